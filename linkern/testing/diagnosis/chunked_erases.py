@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.diagnosis.states_read import Seen, fits, untold
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
@@ -30,7 +31,6 @@ OPERATORS = ("delta_rule", "gated_delta_rule", "kda")
 # and a tail.
 SIZES = (1, 2, 140, 12, 5)
 SEEDS = (1, 2)
-CHUNKS = (16, 32, 64, 128)
 # Bits of the words.
 COST = 16.0
 

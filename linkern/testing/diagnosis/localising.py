@@ -145,6 +145,9 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         best = _with_replacement(best, first, second)
     elif best.is_partly_right:
         best = _with_divisor(best, first, second)
+    elif best.place is None:
+        # A product that holds of entries in no place may be a part of what is lost.
+        best = _with_replacement(best, first, second)
     if best.factor is None and not best.coarse and not best.broken:
         return _of_whole_rows(best, *every)
     return best

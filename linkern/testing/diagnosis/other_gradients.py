@@ -15,6 +15,7 @@ import numpy as np
 from linkern.oracle import Bounded
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.factors.products import product_of
+from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
 from linkern.testing.influence.scenes import per_token
@@ -38,10 +39,21 @@ PARTS = {
 }
 # Axes over which a gradient may be added up or averaged.
 OVER = {"heads": "gh", "the batch": "b"}
+# Heads of values whose gradients may be added up, or left, for those that share a row,
+# by the numbers of heads of queries and of values.
+GROUPS: dict[str, Callable[[int, int], Index]] = {
+    "its sum over heads h of values with the same h % H": (
+        lambda shared, every: np.arange(every).reshape(-1, shared).T
+    ),
+    "that of the first head of every group": (
+        lambda shared, every: np.arange(every).reshape(shared, -1)[:, :1]
+    ),
+    "that of the last head of every group": (
+        lambda shared, every: np.arange(every).reshape(shared, -1)[:, -1:]
+    ),
+}
 # Batch entries that may be left of a sum over the batch.
 ENTRIES = {"first": 0, "last": -1}
-# Sizes of chunks, over which a gradient of no token is summed.
-CHUNKS = (16, 32, 64, 128)
 # Entries that tell a map, multiple of rounding that entries may be off, bits of words.
 TELLING, SLACK, COST = 24, 4.0, 10.0
 # Coordinates of entries in several calls or sequences, of which no oracle call is one.
@@ -115,6 +127,9 @@ def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradien
         if axis is not None and shape[axis] > 1:
             yield "instead", f"its sum over {words}", partial(_over, np.sum, axis)
             yield "instead", f"its mean over {words}", partial(_over, np.mean, axis)
+    if problem.shape.groups > 1 and "h" in axes:
+        for words, chosen in GROUPS.items():
+            yield "instead", words, partial(_of_heads, chosen, axes.index("h"))
     if "b" not in axes and problem.shape.batch > 1:
         for words, entry in ENTRIES.items():
             text = f"that of the {words} batch entry"
@@ -137,6 +152,17 @@ def _over(
     exact = problem.solve_gradients()[name]
     both = (combine(x, axis=axis, keepdims=True) for x in (exact.output, exact.bound))
     return Bounded(*(np.broadcast_to(x, exact.output.shape) for x in both))
+
+
+def _of_heads(
+    chosen: Callable[[int, int], Index], axis: int, problem: Problem, name: str
+) -> Bounded:
+    """Return gradients of heads of values, those of other heads for each of queries."""
+    sizes = problem.sizes
+    every = _ungrouped(problem).solve_gradients()[name]
+    heads = chosen(sizes["h"], sizes["g"])
+    both = (np.take(x, heads, axis).sum(axis + 1) for x in (every.output, every.bound))
+    return Bounded(*both)
 
 
 def _some_rows(length: int) -> Iterator[tuple[str, slice]]:

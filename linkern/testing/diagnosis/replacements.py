@@ -10,6 +10,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
+from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.maps import Index, Real
 from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.forms import Change as GateChange
@@ -67,8 +68,6 @@ HEADS: dict[str, Callable[[Index, int, int], Index]] = {
 }
 # Pairs of axes, letters and nouns, that are folded into one in either order.
 FOLDS = ((("b", "batch"), ("hg", "heads")), (("hg", "heads"), ("ts", "tokens")))
-# Sizes of chunks.
-CHUNKS = (16, 32, 64, 128)
 # Other values of a rate or a gate at one token of each chunk, and the place of it.
 VALUES: dict[str, float] = {"0": 0.0, "1": 1.0}
 TOKENS_OF_CHUNKS: dict[str, Callable[[int], int]] = {

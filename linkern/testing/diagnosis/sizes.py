@@ -1,9 +1,11 @@
-"""Sizes of an axis in few words."""
+"""Sizes of an axis in few words, and the usual sizes of chunks."""
 
 from collections.abc import Iterable
 
-__all__ = ["in_words"]
+__all__ = ["CHUNKS", "in_words"]
 
+# Tokens of the chunks that most kernels have.
+CHUNKS = (16, 32, 64, 128)
 MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
 
 

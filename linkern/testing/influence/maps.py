@@ -26,7 +26,7 @@ __all__ = [
     "OF_OTHERS",
     "ORIGIN",
     "PARTS_BACK",
-    "SPANS_BACK",
+    "SPANS_BETWEEN",
     "Flags",
     "Index",
     "InfluenceMap",
@@ -41,8 +41,8 @@ Flags = NDArray[np.bool_]
 INITIAL_STATE = -1
 # The coordinate of the tokens that a packed sequence has in the last of several calls.
 LAST_CALL = "tokens in the last call"
-# The coordinate of the states that an entry comes through: one of each span between.
-SPANS_BACK = "spans back"
+# The coordinate of the whole spans that an entry comes through, as a state.
+SPANS_BETWEEN = "spans between"
 # The coordinate that is 1 in packed sequences right after one of no token.
 AFTER_AN_EMPTY_ONE = "after an empty one"
 # Coordinates of what comes from another packed sequence: which one it is, and how many

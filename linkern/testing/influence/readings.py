@@ -19,7 +19,7 @@ from linkern.testing.influence.maps import (
     FROM_THE_END,
     LAST_CALL,
     LAST_ROW,
-    SPANS_BACK,
+    SPANS_BETWEEN,
     Flags,
     Index,
     InfluenceMap,
@@ -255,7 +255,8 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
     places["source"] = parts.seen(source, mine)
     if "span" in own:
         places["earlier token"] = np.where(other < mine, source, NOWHERE)
-        places[SPANS_BACK] = span[mine] - np.where(source < 0, -1, span[other])
+        before = span[mine] - np.where(source < 0, -1, span[other])
+        places[SPANS_BETWEEN] = np.maximum(before - 1, 0)
     for tensor, chosen, at in (
         (ACROSS, ~same & ~through & ~behind, known),
         (f"{ACROSS} through the initial state", ~same & through & ~behind, known),

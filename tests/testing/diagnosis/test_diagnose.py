@@ -284,6 +284,42 @@ def test_a_normaliser_whose_carried_part_decays_too_little_is_named(over, first)
     assert cause.where == f"rows from {first} on"
 
 
+def test_features_that_lack_a_factor_in_the_carried_normaliser_are_named():
+    def kernel(query, key, value):
+        scores = query @ key.mT / np.float32(query.shape[-1] ** 0.5)
+        row, source = np.ogrid[: query.shape[2], : query.shape[2]]
+        second = np.where(row // 16 > source // 16, scores**2, scores**2 / 2)
+        weights, kept = (np.tril(1 + scores + x) for x in (scores**2 / 2, second))
+        return weights @ value / kept.sum(-1, keepdims=True)
+
+    cause = diagnosed(kernel, "based")
+    lacks = "(sum of weights, those of earlier chunks with x^2 in place of x^2 / 2)"
+    assert (cause.where, cause.by_what) == ("rows from 16 on", f"1 / {lacks}")
+
+
+def test_tiles_of_channels_that_decay_as_the_first_one_are_named():
+    def kernel(query, key, value, log_decay):
+        before = since = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]))
+        output, tile = np.zeros_like(value), np.arange(key.shape[-1]) % 16
+        for t in range(query.shape[2]):
+            if t % 16 == 0:
+                decays = log_decay[:, :, max(t - 16, 0) : t].sum(2)[..., tile, None]
+                before, since = np.exp(decays) * before + since, 0 * since
+                sums = 0 * decays
+            decays = log_decay[:, :, t, :, None]
+            sums = sums + decays
+            since = np.exp(decays) * since
+            since = since + key[:, :, t, :, None] * value[:, :, t, None]
+            state = np.exp(sums) * before + since
+            output[:, :, t] = (query[:, :, t, None] @ state)[..., 0, :]
+        return output / np.float32(key.shape[-1] ** 0.5)
+
+    cause = diagnosed(kernel, "gla")
+    over = "sum of log_decay over the chunks between"
+    assert cause.by_what == f"exp({over} of channel k % 16 - {over})"
+    assert "key channels from 16 on" in cause.where
+
+
 def test_a_normaliser_that_is_overwritten_holds_two_chunks():
     def kept(scores):
         row, source = np.ogrid[: scores.shape[-2], : scores.shape[-1]]

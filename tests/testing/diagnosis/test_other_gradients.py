@@ -147,6 +147,42 @@ def test_a_sum_of_one_batch_entry_is_named(words: str, entry: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("its sum over heads h of values with the same h % H", None),
+        ("that of the first head of every group", 0),
+        ("that of the last head of every group", -1),
+    ],
+)
+def test_a_sum_over_other_heads_than_a_group_is_named(
+    words: str, kept: int | None
+) -> None:
+    def changed(problem: Any) -> Any:
+        inputs, shape = problem.inputs, problem.shape
+        repeated = (np.repeat(inputs[x], shape.groups, 1) for x in ("query", "key"))
+        query, key = repeated
+        alone = problem.with_inputs(query=query, key=key).solve_gradients()
+        every = alone["query"].output
+        if kept is None:
+            return sum(np.split(every, shape.groups, axis=1))
+        groups = every.reshape(1, shape.heads, shape.groups, *every.shape[2:])
+        return groups[:, :, kept]
+
+    maps = maps_of("simple_gla", "query", changed, value_groups=True)
+    assert maps[0].problem.shape.groups > 1
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert (factor.kind, factor.text) == ("instead", words)
+
+
+def test_a_part_that_is_lost_is_no_factor_of_some_entries() -> None:
+    """Where an erase reads what one key wrote, that is a factor of the rest."""
+    first, second = maps_of("gated_delta_rule", "log_decay", of_carried_memory)
+    finding = localise([first], lambda: [second])
+    assert finding.words == ("everywhere", ERASE)
+
+
+@pytest.mark.parametrize(
     ("words", "rows"),
     [
         ("first 16 rows", np.s_[:16]),

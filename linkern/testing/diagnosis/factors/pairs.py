@@ -1,6 +1,6 @@
 """Scores of pairs of tokens, and the sums of them that a row is divided by."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -11,12 +11,23 @@ from linkern.testing.influence.maps import Index, Real
 
 __all__ = ["carried_sums", "sums_of_pairs"]
 
+# Inputs of which scores are products.
+ROWS = ("query", "key")
 # The most pairs of tokens of which scores are kept.
 PAIRS = 2**23
 # The weights of a pair of tokens by their score, where no feature map is declared.
 _WEIGHTS: Mapping[str, Callable[[Real], Real]] = {
     "based": lambda x: 1 + x + x * x / 2,
     "rebased": lambda x: x * x,
+}
+# Those of features one or both of which lack a factor.
+_OTHER_WEIGHTS: Mapping[str, Mapping[str, Callable[[Real], Real]]] = {
+    "based": {
+        "with x^2 / sqrt(2) in place of x^2 / 2": lambda x: (
+            1 + x + x * x / np.sqrt(2.0)
+        ),
+        "with x^2 in place of x^2 / 2": lambda x: 1 + x + x * x,
+    },
 }
 
 
@@ -36,12 +47,7 @@ def sums_of_pairs(places: Places) -> Made:
         return np.asarray(x[b, h, row, key])
 
     def weights() -> Real:
-        query, key = inputs["query"], inputs["key"]
-        if operator.feature_map:
-            scope = problem.scope
-            query, key = scope.query_map.value(query), scope.key_map.value(key)
-        x = np.einsum("bhtk,bhsk->bhts", query, key)
-        x = problem._oracle_call.scale * x if weighs else x
+        x = _scores(places)
         x = weigh(x) if weigh else x
         seen = np.tril(x) if operator.causal else x
         return np.stack([x, *(np.cumsum(each, axis=-1) for each in (seen, x))])
@@ -52,6 +58,9 @@ def sums_of_pairs(places: Places) -> Made:
     weight, itself = read(every, row, at), read(every, row, row)
     name = "numerator" if weighs else "query[row] . key[source]"
     yield name, 2.5, partial(log_of, weight)
+    for words, other in _OTHER_WEIGHTS.get(operator.name, {}).items():
+        values = read(other(_scores(places)), row, at)
+        yield f"(numerator {words})", 4.0, partial(log_of, values)
     if not problem.scope.normalised:
         return
     end = 0 * row + sizes["s"] - 1
@@ -89,18 +98,18 @@ def sums_of_pairs(places: Places) -> Made:
 
 
 def carried_sums(places: Places) -> Made:
-    """Yield sums of weights of a row, those of earlier chunks without a decay.
+    """Yield sums of weights of a row, those of earlier chunks as they are carried.
 
     A kernel carries numerator and denominator from chunk to chunk, and may decay the
-    denominator less. Exact weights of a row sum to 1.
+    denominator less, or make it of other features. Exact weights of a row sum to 1.
     """
-    chunk, problem = places.chunk, places.entries.problem
-    log_decay = places.inputs.get("log_decay")
-    if not problem.scope.normalised or chunk is None or log_decay is None:
+    chunk, problem, length = places.chunk, places.entries.problem, places.sizes["t"]
+    if not problem.scope.normalised or chunk is None or not places.sourced:
         return
-    call, length = problem._oracle_call, places.sizes["t"]
-    if not places.sourced or places.axes["log_decay"] != "bgt" or length**2 > PAIRS:
+    if places.sizes["s"] != length or length**2 > PAIRS:
         return
+    call, token = problem._oracle_call, np.arange(length)
+    earlier = token < token[:, None] // chunk * chunk
 
     def weights() -> Real:
         value = call.meant["value"]
@@ -110,24 +119,61 @@ def carried_sums(places: Places) -> Made:
         options = call.options()
         return call.operator.evaluate(meant, call.scale, options=options).output
 
-    token = np.arange(length)
-    row, source = token[:, None], token
-    first, end = row // chunk * chunk, (source // chunk + 1) * chunk
-    earlier, decays = end <= first, np.zeros((*log_decay.shape[:2], length + 1))
-    decays[..., 1:] = np.cumsum(log_decay, axis=-1)
-
-    def without(begin: Index, stop: Index) -> Logs:
-        begin, stop = np.broadcast_arrays(begin, stop, earlier)[:2]
-        lacking = decays[..., stop] - decays[..., begin]
+    def total(ratio: Callable[[], Real]) -> Logs:
         every = problem.recalled("weights", weights)
         with np.errstate(all="ignore"):
-            sums = (every * np.exp(np.where(earlier, -lacking, 0.0))).sum(axis=-1)
+            sums = (every * np.where(earlier, ratio(), 1.0)).sum(axis=-1)
         return places.at(log_of(sums), "bgt", places.row)
+
+    for words, ratio in (*_undecayed(places, chunk), *_of_other_features(places)):
+        text = f"(sum of weights, those of earlier chunks {words})"
+        yield text, 5.0, partial(total, ratio)
+
+
+def _undecayed(places: Places, chunk: int) -> Iterator[tuple[str, Callable[[], Real]]]:
+    """Yield weights over exact ones, if the decays over some tokens are left out."""
+    if places.axes.get("log_decay") != "bgt":
+        return
+    length, log_decay = places.sizes["t"], places.inputs["log_decay"]
+    row, source = np.ogrid[:length, :length]
+    first, end = row // chunk * chunk, (source // chunk + 1) * chunk
+    end = end.clip(max=length)
+    sums = np.zeros((*log_decay.shape[:2], length + 1))
+    sums[..., 1:] = np.cumsum(log_decay, axis=-1)
+
+    def without(begin: Index, stop: Index) -> Real:
+        lacking = sums[..., stop] - sums[..., begin]
+        return np.asarray(np.exp(np.where(end <= first, -lacking, 0.0)))
 
     for name, begin, stop in (
         ("the chunk up to the row", first, row + 1),
-        ("the chunks between", end.clip(max=length), first),
-        ("the rest of the source's chunk", source + 1, end.clip(max=length)),
+        ("the chunks between", end, first),
+        ("the rest of the source's chunk", source + 1, end),
     ):
-        text = f"(sum of weights, those of earlier chunks not decayed over {name})"
-        yield text, 5.0, partial(without, begin, stop)
+        every = np.broadcast_arrays(begin, stop, row + source)[:2]
+        yield f"not decayed over {name}", partial(without, *every)
+
+
+def _of_other_features(places: Places) -> Iterator[tuple[str, Callable[[], Real]]]:
+    """Yield weights over exact ones, if features lack a factor."""
+    name, groups = places.entries.problem.scope.operator.name, places.groups
+
+    def over(other: Callable[[Real], Real]) -> Real:
+        x = np.repeat(_scores(places), groups, axis=1)
+        return np.asarray(other(x) / _WEIGHTS[name](x))
+
+    for words, other in _OTHER_WEIGHTS.get(name, {}).items():
+        yield words, partial(over, other)
+
+
+def _scores(places: Places) -> Real:
+    """Return products of queries and keys, of their features if there are some."""
+    problem, query, key = places.entries.problem, *map(places.inputs.get, ROWS)
+    assert query is not None
+    assert key is not None
+    scope, scale = problem.scope, problem._oracle_call.scale
+    if scope.operator.feature_map:
+        query, key = scope.query_map.value(query), scope.key_map.value(key)
+    x = np.einsum("bhtk,bhsk->bhts", query, key)
+    weighs = scope.operator.feature_map or scope.operator.name in _WEIGHTS
+    return np.asarray(scale * x if weighs else x)

@@ -6,6 +6,7 @@ one of their chunks.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,16 @@ class Places:
         x: NDArray[Any],
         axes: str,
         token: Index | None = None,
-        head: int | None = None,
+        other: Mapping[str, Index] = MappingProxyType({}),
     ) -> NDArray[Any]:
-        """Return numbers at the places of the entries; NaN where there is no place."""
+        """Return numbers at the places of the entries; NaN where there is no place.
+
+        Tokens are to be named, and other places along some axes may be.
+        """
         places = {**self.index}
         if token is not None:
             places |= {"t": token, "s": token}
-        if head is not None:
-            both = np.full_like(self.row, head)
-            places |= {"g": both, "h": both // self.groups}
+        places |= other
         if not set(axes) <= places.keys():
             return np.full(self.row.shape, np.nan)
         index = np.stack([places[letter] for letter in axes])

@@ -23,6 +23,8 @@ __all__ = ["Quantity", "signed_quantities"]
 
 # What another head costs more than that of the entry, and a factor than an input.
 ANOTHER, COMPOSED = 2.0, 1.0
+# Key channels of a tile, the first of which may be taken for those of all.
+TILES = (16, 32, 64)
 # The product that a token takes of a channel of the memory, or adds if it has an `a`.
 _ERASED: Mapping[str, str] = {
     "gdn2": "erase_gate key key",
@@ -239,10 +241,17 @@ def _kept(places: Places) -> Iterator[Field]:
     yield Field(text, "bgt", logs, COMPOSED)
 
 
-def _heads(axes: str, places: Places) -> dict[str, int | None]:
-    """Return the head of an entry and others, by what is appended to a name."""
-    several = {"g", "h"} & {*axes} and places.sizes["g"] > 1
-    return {"": None, **({" of head 0": 0} if several else {})}
+def _elsewhere(axes: str, places: Places) -> Iterator[tuple[str, Mapping[str, Index]]]:
+    """Yield other places of entries than their own, after it, by their words."""
+    yield "", {}
+    if {"g", "h"} & {*axes} and places.sizes["g"] > 1:
+        first = np.zeros_like(places.row)
+        yield " of head 0", {"g": first, "h": first}
+    if "k" in axes and "k" in places.index:
+        channel = places.index["k"]
+        for width in TILES:
+            if channel.max(initial=0) >= width:
+                yield f" of channel k % {width}", {"k": channel % width}
 
 
 def _at_tokens(field: Field, places: Places) -> Made:
@@ -257,10 +266,10 @@ def _at_tokens(field: Field, places: Places) -> Made:
             if token is not None
         ]
     for at, token, cost in near:
-        for label, head in _heads(field.axes, places).items():
-            if head is None or at in ("", "[row]", "[source]"):
-                more = field.cost + ANOTHER * (head is not None)
-                make = partial(places.at, field.logs, field.axes, token, head)
+        for label, other in _elsewhere(field.axes, places):
+            if not other or at in ("", "[row]", "[source]"):
+                more = field.cost + ANOTHER * bool(other)
+                make = partial(places.at, field.logs, field.axes, token, other)
                 name = field.form.format(field.name + at + label)
                 yield name, cost + more, make
 
@@ -289,20 +298,20 @@ def _over_ranges(field: Field, places: Places) -> Made:
     def sums(label: str) -> Logs:
         return _sums_before(np.where(marks[label], logs, 0), axis)
 
-    def make(label: str, first: Index, end: Index, head: int | None) -> Logs:
+    def make(label: str, first: Index, end: Index, other: Mapping[str, Index]) -> Logs:
         upto, before = (
-            places.at(sums(label), axes, i.clip(0, count), head) for i in (end, first)
+            places.at(sums(label), axes, i.clip(0, count), other) for i in (end, first)
         )
         return np.where(end <= first, 0 * upto, upto - before)
 
     for label in marks:
         for name, first, end, cost in places.ranges():
-            for ending, head in _heads(axes, places).items():
-                if not label or (name == "(source, row]" and head is None):
-                    more = field.cost + ANOTHER * ((head is not None) + bool(label))
+            for ending, other in _elsewhere(axes, places):
+                if not label or (name == "(source, row]" and not other):
+                    more = field.cost + ANOTHER * (bool(other) + bool(label))
                     text = f"{field.total} over {label}{name}{ending}"
                     text += padded * name.startswith("the padding")
-                    yield text, cost + more, partial(make, label, first, end, head)
+                    yield text, cost + more, partial(make, label, first, end, other)
 
 
 def _over_micro_steps(field: Field, places: Places) -> tuple[str, float, Any]:

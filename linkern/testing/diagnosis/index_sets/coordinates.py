@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from linkern.testing.influence.maps import SPANS_BACK
+from linkern.testing.influence.maps import SPANS_BETWEEN
 
 __all__ = [
     "BOUNDED",
@@ -65,7 +65,7 @@ COORDINATES = {
         ),
         Coordinate("sequence", single=True, ended=True),
         Coordinate("span", single=True, ended=True),
-        Coordinate(SPANS_BACK, single=True),
+        Coordinate(SPANS_BETWEEN, single=True),
         Coordinate("micro-step", single=True),
         Coordinate("key channel", size="key_dim"),
         Coordinate("value channel", size="value_dim"),
