@@ -56,11 +56,12 @@ STAGES = {
     "state and normalizer": _Stage("state_rounded", "state", STATES),
     "normalizer": _Stage("normalizer_rounded", "normalizer", STATES[1:]),
     "scores": _Stage("scores_rounded", "score", ("score_dtype",)),
+    "erase weights": _Stage("erase_weights_rounded", "erase", ("score_dtype",)),
     "quotient": _Stage("coarse_reciprocal"),
     "log_decay": _Stage("decays_rounded"),
 }
 # Paths whose losses may be those of a stage; others are inputs of their own.
-ARITHMETIC = {"value", "key", "query", "score", "sum", "state", "normalizer"}
+ARITHMETIC = {"value", "key", "query", "score", "sum", "state", "normalizer", "erase"}
 WORDS = {"key": "keys", "query": "queries"}
 # Lengths that are tried for one at which nothing is lost, and lengths of wrong maps.
 LENGTHS, TRIED = (17, 24, 32, 40, 47, 48, 64, 80, 100, 128, LENGTH), 3
@@ -71,7 +72,7 @@ EVEN = 0.2
 # Bits of a format beyond those of numbers that it has rounded some times.
 TWICE = range(3)
 # Bits from the narrowest path to others that lose as much.
-BESIDES = 4
+BESIDES = 5
 
 
 def rounding(
@@ -158,11 +159,13 @@ def _place(
     """Return the place of what is rounded, and of a state the tokens between two."""
     if path == "state" and ask(path, (0, 0), length):
         return "", 1
-    inside = path == "score" and near
+    inside = path in ("score", "erase") and near
+    if path == "erase" and ask(path, (0, length - 1), length):
+        return "", 0
     if path not in ("state", "normalizer") and not inside:
         return "", 0
     # What is read far from its source is another path, from an edge or a distance on.
-    asked = "state" if inside else path
+    asked = "state" if path == "score" else path
     chunk = 1 + bisect_left(
         range(1, length - 1), True, key=lambda n: ask(asked, (0, n), length) != inside
     )
@@ -243,8 +246,6 @@ def _stage(
     hidden = all(one.limit <= fewest + 1 for one in paths if one.path == "value")
     if "value" in lost and summed:
         return "sums", lost
-    if narrowest not in ARITHMETIC:
-        return narrowest, {narrowest}
     if "value" in lost and not near and not far:
         if any(one.path == "normalizer" for one in paths):
             return "quotient", {"normalizer"}
@@ -253,10 +254,16 @@ def _stage(
     products = arguments == {"key"} and "normalizer" not in lost
     if near and far and products and (hidden or "value" in lost):
         return "state", {"state"}
+    if "value" in lost and arguments:
+        return "operands", {"value"} | arguments
+    if "value" in lost and lost - ARITHMETIC - {"log_decay"}:
+        return "written values", {"value"}
+    if narrowest not in ARITHMETIC:
+        return narrowest, {narrowest}
     if "value" in lost:
-        rates = lost - ARITHMETIC - {"log_decay"}
-        written = "written values" if rates else "values"
-        return "operands" if arguments else written, {"value"} | arguments
+        return "values", {"value"}
+    if lost == {"erase"}:
+        return "erase weights", lost
     if near and not far:
         return "scores", {"score"}
     if arguments:

@@ -63,7 +63,8 @@ class Survival:
     ----------
     path : str
         The quantity with a full significand: ``value key query score state
-        normalizer``, or the name of another input.
+        normalizer``, ``erase`` for what a row erases of it, or the name of another
+        input.
     distance : int
         Tokens from the source to the row.
     bits : int
@@ -151,7 +152,9 @@ def survivals(
         relative = np.max(abs(errors))
         limit = min(sum(entry.bits.values()), SIGNIFICAND_BITS["float64"])
         bits = limit if relative == 0 else int(min(limit, np.floor(-np.log2(relative))))
-        back = lost and entry.row > entry.source and entry.path != "normalizer"
+        # What is erased is the same part of all channels.
+        back = lost and entry.row > entry.source
+        back &= entry.path not in ("normalizer", "erase")
         scaled = back and _is_scaled(away, exact.output[place])
         shown = tuple(errors.tolist())
         survived.append(
@@ -239,6 +242,7 @@ def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
     half = min(whole, max(SIGNIFICAND_BITS[declared], whole) // 2)
     names = scope.operator.names
     state = {"key": half, "value": half} if "key" in names else {"value": whole}
+    far = max((n for n in DISTANCES if n < length), default=1)
     paths: dict[str, tuple[dict[str, int], tuple[int, ...]]]
     paths = {"value": ({"value": whole}, (0,))}
     paths |= {n: ({n: whole}, (1,)) for n in ("key", "query") if n in names}
@@ -247,8 +251,9 @@ def _entries(scope: Scope, length: int, only: Only) -> list[_Entry]:
     if not scope.operator.erases:
         paths["sum"] = {"value": whole}, (2,)
     paths["state"] = state, DISTANCES
+    if scope.operator.erases and scope.operator.erase_along == "key":
+        paths["erase"] = {"key": whole - FEW}, (1, far)
     if scope.normalised and "key" in names:
-        far = max((n for n in DISTANCES if n < length), default=1)
         paths["normalizer"] = {"key": whole}, (1, far)
     for one in scope.operator.inputs:
         if one.token_axis is not None and one.name not in NO_PATH:
@@ -332,7 +337,7 @@ def _arrange(
                 apart = SIGNIFICAND_BITS[precisions.accumulator] - 2 * FEW
                 tokens[steps] = np.ldexp(tokens[source], -apart)
         if name in ("query", "key") and one.axes[-1] == "k":
-            _directions(scope, name, tokens, source, row)
+            _directions(scope, name, tokens, (source, row), entry.path)
             if entry.path == "sum" and name == "key":
                 tokens[steps] = tokens[source]
         if name in entry.bits:
@@ -344,8 +349,8 @@ def _arrange(
                 tokens[span] = max(CALM, scope.contract.decay_floor)
             if entry.path != "sum":
                 made = _full(tokens[span], entry.bits[name], rng)
-                # The erase of the row reads what a state has in its channels alone.
-                kept = (tokens[span] == 0) & (entry.path == "key")
+                # What is written in other channels would be erased by the row.
+                kept = scope.operator.erases & (tokens[span] == 0)
                 tokens[span] = np.where(kept, 0.0, made)
     if entry.path == "normalizer":
         # Values of the other token alone, so that the numerator has few bits.
@@ -354,16 +359,24 @@ def _arrange(
         value[entry.source * each] = 0.0
 
 
-def _directions(scope: Scope, name: str, tokens: Real, source: int, row: int) -> None:
-    """Lay keys of source and other token apart, and queries along both."""
+def _directions(
+    scope: Scope, name: str, tokens: Real, ends: tuple[int, int], path: str
+) -> None:
+    """Lay keys of source and other token apart, and queries along both.
+
+    Where an erase is the path, the key of the row is along both, and the query reads
+    what is erased there and not what was written.
+    """
     features = {"query": scope.query_map, "key": scope.key_map}[name]
     if scope.operator.feature_map and features.from_integers is None:
         return
+    (source, row), erase = ends, path == "erase"
     chosen = np.zeros(tokens.shape)
     last = min(1, tokens.shape[-1] - 1)
-    chosen[..., : last + 1] = 1.0 if name == "query" else 0.0
-    if name == "key":
-        chosen[row, :, last], chosen[source, :, 0] = 1.0, 1.0
+    if name == "query":
+        chosen[..., last * erase : last + 1] = 1.0
+    else:
+        chosen[row, :, last * (not erase) : last + 1], chosen[source, :, 0] = 1.0, 1.0
     if scope.operator.feature_map and features.from_integers is not None:
         chosen = np.asarray(features.from_integers(chosen.astype(np.int64)), np.float64)
         if not features.homogeneous and name == "key":

@@ -1,5 +1,6 @@
 """Stages of few bits, told by the paths on which bits are lost."""
 
+from functools import wraps
 from itertools import product
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
-from linkern.testing.kernels.assembly import Parts, assemble, recurrence, rounded_to
+from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
@@ -56,13 +57,28 @@ def test_the_place_and_what_declares_it_are_measured():
     )
 
 
-def test_operands_that_are_rounded_several_times_are_of_a_wider_format():
-    def kernel(query, key, value, log_decay, beta):
-        inputs = [x.astype(np.float32) for x in (query, key, value, log_decay, beta)]
-        return recurrence("kda")(*inputs)[0].astype(value.dtype)
+@pytest.mark.parametrize(
+    ("op", "bits"),
+    [
+        ("gated_delta_rule", "22 bits"),
+        ("iplr", "24 bits (float32)"),
+        ("rwkv7", "24 bits (float32)"),
+    ],
+)
+def test_operands_that_are_rounded_several_times_are_of_a_wider_format(op, bits):
+    right = CORRECT[f"{op} by chunks"]
 
-    observed = rounding(*opened(kernel, "kda", dtype="float64"))
-    assert observed.sentence == "the operands are rounded to 22 bits"
+    @wraps(right.kernel)
+    def kernel(**inputs):
+        narrow = {
+            name: x.astype(np.float32) if isinstance(x, np.ndarray) else x
+            for name, x in inputs.items()
+        }
+        rows, state = right.kernel(**narrow)
+        return rows.astype(inputs["query"].dtype), state
+
+    observed = rounding(*opened(kernel, op, dtype="float64"))
+    assert observed.sentence == f"the operands are rounded to {bits}"
     assert observed.declaration == ("operand_dtype=float32",)
 
 
@@ -85,6 +101,25 @@ def test_what_a_token_writes_is_told_from_its_value(erases, said):
 
     observed = rounding(*opened(kernel, "delta_rule"))
     assert observed.sentence == f"{said} rounded to 8 bits (bfloat16)"
+
+
+def test_an_inverse_of_few_bits_is_no_score():
+    def kernel(query, key, value, beta):
+        state = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]), np.float32)
+        output, rounded = np.zeros_like(value), rounded_to(8)
+        for first in range(0, query.shape[2], 16):
+            q, k, v = (x[:, :, first : first + 16] for x in (query, key, value))
+            rate = beta[:, :, first : first + 16, None]
+            system = np.eye(k.shape[2]) + np.tril(rate * (k @ k.mT), -1)
+            inverse = rounded(np.linalg.inv(system).astype(np.float32))
+            written = inverse @ (rate * (v - k @ state))
+            output[:, :, first : first + 16] = q @ state + np.tril(q @ k.mT) @ written
+            state = state + k.mT @ written
+        return output / np.float32(key.shape[-1] ** 0.5)
+
+    observed = rounding(*opened(kernel, "delta_rule"))
+    assert observed.sentence == "the erase weights are rounded to 8 bits (bfloat16)"
+    assert observed.where == "pairs inside chunks of 16"
 
 
 def test_edges_that_begin_inside_of_a_chunk_have_their_own_tokens():
