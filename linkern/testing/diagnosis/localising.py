@@ -342,12 +342,10 @@ def _chunks(place: IndexSet | None) -> tuple[int | None, ...]:
 
 def _explained(maps: Maps, others: Maps, place: IndexSet | None) -> Factor | None:
     """Return a factor that holds in the wrong entries of all maps."""
+    pooled, wrong = [*maps, *others], [one for one in others if one.wrong.any()]
     for chunk in _chunks(place):
         factor = explain(maps, [one.wrong for one in maps], chunk)
-        if factor is None or not all(
-            holds(factor, one, one.wrong) for one in others if one.wrong.any()
-        ):
-            pooled = [*maps, *others]
+        if factor and not all(holds(factor, one, one.wrong) for one in wrong):
             factor = explain(pooled, [one.wrong for one in pooled], chunk)
         if factor is not None:
             return factor
