@@ -328,10 +328,10 @@ def _products(maps: Maps) -> Maps:
 
 
 def _chunks(place: IndexSet | None) -> tuple[int | None, ...]:
-    """Return the sizes of chunks that a place may be of: the one that it names.
+    """Return the sizes of chunks to try for a place; None where it tells of none.
 
-    Of places that leave out the first tokens, those are a chunk, or the two that a
-    state which is overwritten holds.
+    A place that names a size has that one. Where a place begins at token n, chunks have
+    n tokens, or half as many: a state that is overwritten holds two of them.
     """
     if place is None or place.chunk is not None:
         return (place.chunk if place else None,)

@@ -176,7 +176,7 @@ def test_a_sum_over_other_heads_than_a_group_is_named(
 
 
 def test_a_part_that_is_lost_is_no_factor_of_some_entries() -> None:
-    """Where an erase reads what one key wrote, that is a factor of the rest."""
+    """With keys of one channel each, the lost part is a multiple of the rest."""
     first, second = maps_of("gated_delta_rule", "log_decay", of_carried_memory)
     finding = localise([first], lambda: [second])
     assert finding.words == ("everywhere", ERASE)

@@ -8,11 +8,10 @@ import numpy as np
 from linkern.testing.diagnosis.factors.logs import Logs, Made, log_of
 from linkern.testing.diagnosis.factors.places import Places
 from linkern.testing.influence.maps import Index, Real
+from linkern.testing.spec.operators import Operator
 
 __all__ = ["carried_sums", "sums_of_pairs"]
 
-# Inputs of which scores are products.
-ROWS = ("query", "key")
 # The most pairs of tokens of which scores are kept.
 PAIRS = 2**23
 # The weights of a pair of tokens by their score, where no feature map is declared.
@@ -39,7 +38,6 @@ def sums_of_pairs(places: Places) -> Made:
         return
     operator = problem.scope.operator
     weigh = _WEIGHTS.get(operator.name)
-    weighs = weigh or operator.feature_map
 
     def read(x: Real, row: Index, key: Index) -> Real:
         b, h = places.index["b"], places.index["h"]
@@ -56,7 +54,7 @@ def sums_of_pairs(places: Places) -> Made:
     row, at = places.row, places.key
     # A weight that leaks is one of a token behind the row.
     weight, itself = read(every, row, at), read(every, row, row)
-    name = "numerator" if weighs else "query[row] . key[source]"
+    name = "numerator" if _weighs(operator) else "query[row] . key[source]"
     yield name, 2.5, partial(log_of, weight)
     for words, other in _OTHER_WEIGHTS.get(operator.name, {}).items():
         values = read(other(_scores(places)), row, at)
@@ -168,12 +166,19 @@ def _of_other_features(places: Places) -> Iterator[tuple[str, Callable[[], Real]
 
 def _scores(places: Places) -> Real:
     """Return products of queries and keys, of their features if there are some."""
-    problem, query, key = places.entries.problem, *map(places.inputs.get, ROWS)
-    assert query is not None
-    assert key is not None
+    problem = places.entries.problem
     scope, scale = problem.scope, problem._oracle_call.scale
-    if scope.operator.feature_map:
-        query, key = scope.query_map.value(query), scope.key_map.value(key)
-    x = np.einsum("bhtk,bhsk->bhts", query, key)
-    weighs = scope.operator.feature_map or scope.operator.name in _WEIGHTS
-    return np.asarray(scale * x if weighs else x)
+
+    def products() -> Real:
+        query, key = places.inputs["query"], places.inputs["key"]
+        if scope.operator.feature_map:
+            query, key = scope.query_map.value(query), scope.key_map.value(key)
+        x = np.einsum("bhtk,bhsk->bhts", query, key)
+        return np.asarray(scale * x if _weighs(scope.operator) else x)
+
+    return problem.recalled("scores", products)
+
+
+def _weighs(operator: Operator) -> bool:
+    """Return True if weights are functions of scores alone."""
+    return bool(operator.feature_map) or operator.name in _WEIGHTS
