@@ -27,7 +27,7 @@ from tests.kernels.cuda import (
 from tests.kernels.cuda.emulator.device import Change, Emulator, Way
 from tests.kernels.cuda.emulator.watched import Run, reports
 from tests.kernels.cuda.faults import RACES, WRONG
-from tests.marks import slow_unless
+from tests.marks import in_turn
 
 
 def some(problems, *names):
@@ -111,16 +111,22 @@ def law_each_is_found(mode, file, faults):
     assert not missed, missed
 
 
-@pytest.mark.parametrize("file", slow_unless(lambda x: x == SMALL, RACES))
-def test_races(file):
-    races = [Change(*fault) for fault in RACES[file].items()]
-    law_each_is_found("thread", file, [*barriers(file), *races])
-
-
-@pytest.mark.parametrize("file", slow_unless(lambda x: x == SMALL, WATCHED))
-def test_results_and_bounds(file):
-    wrong = [Change(*fault) for fault in WRONG[file].items()]
-    law_each_is_found("address", file, [*waits(file), *wrong])
+# A library is compiled for each kernel and sanitizer, which takes most of the time: CI
+# runs each file under one of them, `pytest -m slow` under both.
+@pytest.mark.parametrize(
+    ("file", "mode"),
+    in_turn(
+        lambda file, _: file == SMALL,
+        [(file, "address") for file in WATCHED] + [(file, "thread") for file in RACES],
+    ),
+)
+def test_each_fault_is_found(file, mode):
+    if mode == "thread":
+        planted, left_out = RACES[file], barriers(file)
+    else:
+        planted, left_out = WRONG[file], waits(file)
+    faults = [*left_out, *(Change(*fault) for fault in planted.items())]
+    law_each_is_found(mode, file, faults)
 
 
 @pytest.mark.slow

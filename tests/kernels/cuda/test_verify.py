@@ -46,8 +46,7 @@ def test_kernels_keep_the_laws(op, dtype, contract, checks):
         dtypes=[dtype],
         contract=contract,
         checks=checks,
-        profile="quick",
-        # An emulated thread is a thousand times slower than one of a GPU.
+        profile="smoke",  # emulated threads are a thousand times slower than a GPU's
         timeout=120.0,
     )
     assert report.verdict == "passed", report

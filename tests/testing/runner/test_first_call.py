@@ -33,6 +33,7 @@ from linkern.testing.runner.remedies import (
     remedy,
 )
 from linkern.testing.spec.contract import Contract
+from tests.testing.undiagnosed import undiagnosed
 
 TARGETS = Path(__file__).parents[1] / "targets.py"
 OF_TORCH = Path(__file__).parents[1] / "torch_targets.py"
@@ -465,7 +466,7 @@ def test_heads_that_share_queries_are_judged_of_targets_that_compile(jax):
         return linkern.simple_gla(query, key, value, log_decay).output
 
     options = {"profile": "quick", "dtypes": ("float32",), "framework": "jax"}
-    report = verify(kernel, op="simple_gla", checks=["value_on_reals"], **options)
+    report = undiagnosed(kernel, op="simple_gla", checks=["value_on_reals"], **options)
     assert report.verdict == "failed"
     assert VALUE_GROUPS in report.notes
 

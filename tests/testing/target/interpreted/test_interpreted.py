@@ -6,12 +6,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from linkern.testing import UsageError, verify
+from linkern.testing import UsageError
 from linkern.testing.checks import INTERPRETED
 from linkern.testing.errors import TargetRaised
 from linkern.testing.runner.plan import Plan
 from linkern.testing.target.process import ChildProcess
 from linkern.testing.target.protocol import Call, TargetConfig
+from tests.testing.undiagnosed import undiagnosed
 
 TARGETS = Path(__file__).parents[2] / "triton_targets.py"
 LENGTH = 20  # a full tile and a tail
@@ -193,7 +194,7 @@ def test_what_cannot_be_interpreted_is_refused_before_the_run(options):
 )
 @pytest.mark.slow
 def test_each_law_fails_on_a_kernel_that_breaks_it_alone(name, broken, triton):
-    report = verify(
+    report = undiagnosed(
         f"{TARGETS}:{name}",
         op="linear_attention",
         contract={"feature_map": "identity", "normalize": False},

@@ -120,7 +120,11 @@ def test_the_other_examples_are_right_in_more_laws(module, op, law, target):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["all_gather", "ring", "all_to_all"])
+@pytest.mark.parametrize(
+    "module",
+    ["all_gather"]
+    + [pytest.param(x, marks=pytest.mark.exhaustive) for x in ("ring", "all_to_all")],
+)
 def test_four_ranks_are_one_function(module, torch):
     del torch
     report = verify(
@@ -304,7 +308,8 @@ def test_handing_a_state_over_is_no_collective_of_the_target(target):
     ],
 )
 def test_a_declaration_is_kept(declared, target):
-    plan = plan_of(f"{EXAMPLES}/all_gather.py:gla", contract=Contract(**declared))
+    where = f"{EXAMPLES}/all_gather.py:gla"
+    plan = plan_of(where, contract=Contract(**declared), profile="smoke")
     for law in ("value_on_integers", "state_split", "gradient_of_state"):
         result = judged(target, plan, law)
         assert result.verdict == "passed", result.message
