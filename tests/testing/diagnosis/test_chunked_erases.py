@@ -17,6 +17,7 @@ from linkern.testing.kernels.assembly import recurrence
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.shapes import nearest_shape
+from tests.marks import every
 from tests.testing.diagnosis.test_behaviour import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
@@ -67,7 +68,7 @@ def test_each_term_is_named(words):
     assert said.text == f"{words}, in chunks of 16"
 
 
-@pytest.mark.parametrize("name", MUTANTS_CHUNKED)
+@pytest.mark.parametrize("name", every(3, MUTANTS_CHUNKED))
 def test_mutants_are_named(name):
     kernel = MUTANTS[name]
     diagnosis = diagnose(*opened(kernel.kernel, kernel.op, **kernel.contract))

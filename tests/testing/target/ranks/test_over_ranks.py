@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,12 @@ from linkern.testing.runner.reproduce import command
 from linkern.testing.spec.contract import Contract
 from linkern.testing.target.protocol import Call
 from linkern.testing.target.ranks.sharding import Sharding
+from tests.marks import in_turn
 
 FAULTY = Path(__file__).parents[2] / "ranks_targets.py"
 EXAMPLES = Path(__file__).parents[4] / "examples" / "ranks"
+MODULES = ["all_gather", "ring", "all_to_all"]
+OPERATORS = ("gla", "gated_delta_rule", "linear_attention")
 LAWS = ("value_on_integers", "state_split", "gradient_of_state", "packed_gradients")
 FIRST, SECOND = "token 0 of rank 0 of 2", "token 0 of rank 1 of 2"
 ALONE = "of rank 1 of 2; no rank called a collective"
@@ -98,22 +102,24 @@ def judged(target, plan, law):
     return judge(plan, target, CHECKS[law], {}).result
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("op", ["gla", "gated_delta_rule", "linear_attention"])
 @pytest.mark.parametrize(
-    "module",
-    ["all_gather"]
-    + [pytest.param(x, marks=pytest.mark.slow) for x in ("ring", "all_to_all")],
+    ("module", "op", "law"),
+    in_turn(lambda *x: x[0] == "all_gather", product(MODULES, OPERATORS, LAWS)),
 )
 def test_the_examples_are_right(module, op, law, target):
     plan = plan_of(f"{EXAMPLES}/{module}.py:{op}", op, profile="smoke")
     assert judged(target, plan, law).verdict == "passed"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("law", ["gradient_value", "value_on_reals", "state_value"])
-@pytest.mark.parametrize("op", ["gla", "gated_delta_rule", "linear_attention"])
-@pytest.mark.parametrize("module", ["ring", "all_to_all"])
+@pytest.mark.parametrize(
+    ("module", "op", "law"),
+    in_turn(
+        lambda *_: False,
+        product(
+            MODULES[1:], OPERATORS, ("gradient_value", "value_on_reals", "state_value")
+        ),
+    ),
+)
 def test_the_other_examples_are_right_in_more_laws(module, op, law, target):
     result = judged(target, plan_of(f"{EXAMPLES}/{module}.py:{op}", op), law)
     assert result.verdict == "passed", result.message
@@ -122,8 +128,7 @@ def test_the_other_examples_are_right_in_more_laws(module, op, law, target):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
-    ["all_gather"]
-    + [pytest.param(x, marks=pytest.mark.exhaustive) for x in ("ring", "all_to_all")],
+    MODULES[:1] + [pytest.param(x, marks=pytest.mark.exhaustive) for x in MODULES[1:]],
 )
 def test_four_ranks_are_one_function(module, torch):
     del torch
@@ -156,11 +161,12 @@ GROUPED = Contract(value_groups=True)
 
 @pytest.mark.parametrize(
     ("module", "law"),
-    [("all_gather", "value_on_integers")]
-    + [
-        pytest.param(module, law, marks=pytest.mark.slow)
-        for module in ("all_gather", "ring", "all_to_all")
-        for law in ("gradient_value", "state_split", "packed_gradients")
+    [
+        ("all_gather", "value_on_integers"),
+        *in_turn(
+            lambda *_: False,
+            product(MODULES, ("gradient_value", "state_split", "packed_gradients")),
+        ),
     ],
 )
 def test_value_heads_share_key_heads(module, law, target):

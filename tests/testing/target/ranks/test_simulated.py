@@ -4,7 +4,7 @@ import multiprocessing
 import sys
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import ModuleType
 
@@ -20,6 +20,7 @@ from linkern.testing.target.protocol import Call
 from linkern.testing.target.ranks.meeting import Meeting
 from linkern.testing.target.ranks.messages import Messages
 from linkern.testing.target.ranks.sharding import Sharding
+from tests.marks import in_turn
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "ranks"
 
@@ -84,11 +85,13 @@ PAIRS += [("all_to_all", "gla")]
 
 @pytest.mark.parametrize(
     ("module", "op"),
-    [
-        pytest.param(m, op, marks=() if (m, op) in PAIRS else pytest.mark.slow)
-        for m in ("all_gather", "ring", "all_to_all")
-        for op in ("gla", "gated_delta_rule", "linear_attention")
-    ],
+    in_turn(
+        lambda *x: x in PAIRS,
+        product(
+            ("all_gather", "ring", "all_to_all"),
+            ("gla", "gated_delta_rule", "linear_attention"),
+        ),
+    ),
 )
 def test_a_simulation_gives_the_bits_of_processes(module, op, examples, target, torch):
     target.reopen(config_of(plan_of(module, op)))
