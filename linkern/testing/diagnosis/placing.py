@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from linkern.testing.diagnosis.factors.explain import Factor, holds
-from linkern.testing.diagnosis.factors.quantities import signed_quantities
+from linkern.testing.diagnosis.factors.quantities import SUMMED, signed_quantities
 from linkern.testing.diagnosis.factors.spelling import CONSTANTS, is_logarithm
 from linkern.testing.diagnosis.index_sets.coordinates import BOUNDED
 from linkern.testing.diagnosis.index_sets.describe import (
@@ -167,11 +167,12 @@ def _numbers(one: InfluenceMap) -> dict[str, Real]:
     """Return the quantities of a map; of those of both signs, also the magnitudes.
 
     Sizes are left out: places have words for large ones, and small ones only put more
-    tokens into a channel, where more can be seen.
+    tokens into a channel, where more can be seen. So is what an erase leaves,
+    summed over channels: no kernel bounds it, and it is large where a rate is small.
     """
     numbers: dict[str, Real] = {}
     for name, x in signed_quantities(one, None).items():
-        if name in CONSTANTS:
+        if name in CONSTANTS or SUMMED in name:
             continue
         if is_logarithm(name):
             numbers[name] = x.log

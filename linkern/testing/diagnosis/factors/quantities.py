@@ -19,10 +19,12 @@ from linkern.testing.diagnosis.factors.pairs import carried_sums, sums_of_pairs
 from linkern.testing.diagnosis.factors.places import Places, places_of
 from linkern.testing.influence.maps import PARTS_BACK, Index, InfluenceMap, Real
 
-__all__ = ["Quantity", "signed_quantities"]
+__all__ = ["SUMMED", "Quantity", "signed_quantities"]
 
 # What another head costs more than that of the entry, and a factor than an input.
 ANOTHER, COMPOSED = 2.0, 1.0
+# Words of what an erase leaves of a whole key.
+SUMMED = "over channels"
 # Key channels of a tile, the first of which may be taken for those of all.
 TILES = (16, 32, 64)
 # The product that a token takes of a channel of the memory, or adds if it has an `a`.
@@ -237,7 +239,7 @@ def _kept(places: Places) -> Iterator[Field]:
     logs = at_least(left - erased)
     yield Field(text, "bgtk", logs, COMPOSED, f"product of {text}")
     logs = at_least(1 - erased.sum(axis=-1))
-    text = f"(1 {minus} sum of {' '.join(words)} over channels)"
+    text = f"(1 {minus} sum of {' '.join(words)} {SUMMED})"
     yield Field(text, "bgt", logs, COMPOSED)
 
 
