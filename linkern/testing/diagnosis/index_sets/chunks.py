@@ -1,8 +1,8 @@
 """Atoms about chunks: "pairs across edges of chunks of 16", "rows in the tail"."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -112,57 +112,64 @@ STARTS: tuple[Statement, ...] = (
 STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS, "start": STARTS}
 
 
-def chunk_atoms(known: Places, weight: Real) -> Iterator[Rated]:
-    """Yield the best chunk sizes of every statement about chunks, with their gains.
+def chunk_atoms(known: Places, weights: Real) -> list[list[Rated]]:
+    """Return the best chunk sizes of every statement about chunks, with their gains.
 
     Parameters
     ----------
     known : mapping of str to array (N,)
         Places of entries.
-    weight : array (N,)
-        The gain of excluding each entry: negative of wrong ones.
+    weights : array (W, N)
+        Gains of excluding each entry, negative of wrong ones, by several losses.
+
+    Returns
+    -------
+    list of list of (float, Atom)
+        Those of each loss.
     """
+    rated: list[list[Rated]] = [[] for _ in weights]
     for axes in AXES:
-        present = np.all(
-            [known.get(x, weight * 0 + UNKNOWN) != UNKNOWN for x in axes], 0
-        )
-        if present.any():
-            inside = {name: x[present] for name, x in known.items()}
-            yield from _of_axes(axes, inside, weight[present])
+        if all(name in known for name in axes):
+            present = np.all([known[name] != UNKNOWN for name in axes], axis=0)
+            columns = [x[present] for x in _columns(axes, known)]
+            more = _of_axes(axes, columns, weights[:, present])
+            rated = [[*x, *y] for x, y in zip(rated, more, strict=True)]
+    return rated
 
 
-def _of_axes(axes: tuple[str, ...], known: Places, weight: Real) -> Iterator[Rated]:
-    """Yield the best chunk sizes of every statement about some axes."""
+def _of_axes(
+    axes: tuple[str, ...], columns: Sequence[Integers], weights: Real
+) -> list[list[Rated]]:
+    """Return the best chunk sizes of every statement about some axes, by each loss."""
     about = PAIRS if len(axes) == 2 else STATEMENTS.get(axes[0], TAILS)
-    noun = axes[0] if len(axes) == 1 else ("pair" if axes[0] == "row" else "value")
-    columns, weight = _once(_columns(axes, known), weight)
+    columns, weights = _once(columns, weights)
     tokens = bool({"row", "source"} & set(axes))
     last = int(columns[0].max(initial=0))
     sizes = [n for n in range(2, last + 2) if n < SMALL_CHUNK or n % 4 == 0]
     # One edge is a number of tokens: what repeats shows at two.
     sizes = [n for n in sizes if n & (n - 1) == 0 or 2 * n <= last]
-    if not sizes:
-        return
     if not tokens:  # of few sizes, any number would fit some
         sizes = [n for n in sizes if n >= 8 and n & (n - 1) == 0]
-    gains = np.empty((len(about), len(sizes)))
+    gains = np.empty((len(weights), len(about), len(sizes)))
     for start in range(0, len(sizes), CHUNKS_AT_ONCE):
         block = slice(start, start + CHUNKS_AT_ONCE)
         chunks = _Chunks(*columns, np.array(sizes[block], np.int32)[:, None])
         for k, (_, _, test) in enumerate(about):
-            gains[k, block] = weight.sum() - test(chunks) @ weight
+            excluded = weights.sum(axis=1) - test(chunks) @ weights.T
+            gains[:, k, block] = excluded.T
     alternate = ["odd" in text or "even" in text for text, _, _ in about]
-    gains[np.ix_(alternate, [4 * n > last + 1 for n in sizes])] = -np.inf
+    few = np.array([4 * n > last + 1 for n in sizes], np.bool_)
+    gains[:, np.logical_and.outer(alternate, few)] = -np.inf
     costs = np.array([chunk_bits(n) for n in sizes])
-    for row, (text, words, test) in zip(gains, about, strict=True):
-        for k in np.argsort(costs - 2 * row, kind="stable")[:BEST]:
-            said = text.format(noun, n=sizes[k])
-            cost = words + float(costs[k])
-            atom = _atom(said, cost, test, axes, sizes[k])
-            words_alone = text.replace("{0}s ", "").replace("{0} ", "")
-            statement = words_alone.replace(" of {n}", "")
-            data = {"of": noun, "statement": statement, "chunk": sizes[k]}
-            yield row[k], replace(atom, data=data)
+    return [
+        [
+            (row[k], _atom(statement, axes, sizes[k]))
+            for row, statement in zip(rows, about, strict=True)
+            for k in np.argsort(costs - 2 * row, kind="stable")[:BEST]
+            if row[k] > 0
+        ]
+        for rows in gains
+    ]
 
 
 def _columns(axes: tuple[str, ...], known: Places) -> Columns:
@@ -171,27 +178,31 @@ def _columns(axes: tuple[str, ...], known: Places) -> Columns:
     return at, known.get(f"end of {axes[0]}", at), known[axes[-1]]
 
 
-def _once(columns: Columns, weight: Real) -> tuple[Columns, Real]:
+def _once(columns: Sequence[Integers], weights: Real) -> tuple[Columns, Real]:
     """Return the places that differ, in small integers, with their weights added up."""
-    mixed = np.zeros(len(weight), np.int64)
+    mixed = np.zeros(weights.shape[1], np.int64)
     for x in columns:
         mixed = mixed * (int(x.max(initial=0)) + 3) + x + 1
     _, first, inverse = np.unique(mixed, return_index=True, return_inverse=True)
     at, end, source = (x[first].astype(np.int32) for x in columns)
-    return (at, end, source), np.bincount(inverse, weight).astype(np.float64)
+    totals = [np.bincount(inverse, weight) for weight in weights]
+    return (at, end, source), np.array(totals, np.float64)
 
 
-def _atom(
-    text: str,
-    cost: float,
-    test: Callable[[_Chunks], Flags],
-    axes: tuple[str, ...],
-    size: int,
-) -> Atom:
+def _atom(statement: Statement, axes: tuple[str, ...], size: int) -> Atom:
     """Return the atom of a statement about chunks of a size."""
+    text, words, test = statement
+    noun = axes[0] if len(axes) == 1 else ("pair" if axes[0] == "row" else "value")
 
     def holds(known: Places) -> Flags:
         return test(_Chunks(*_columns(axes, known), size))
 
-    named = size if {"row", "source", "length"} & set(axes) else None
-    return Atom(text, cost, holds, axes, named)
+    alone = text.replace("{0}s ", "").replace("{0} ", "").replace(" of {n}", "")
+    return Atom(
+        text.format(noun, n=size),
+        words + chunk_bits(size),
+        holds,
+        axes,
+        size if {"row", "source", "length"} & {*axes} else None,
+        data={"of": noun, "statement": alone, "chunk": size},
+    )

@@ -177,15 +177,14 @@ def _said(same: Sequence[IndexSet]) -> IndexSet:
 def _candidates(table: Table, measure: Measure | None) -> list[Atom]:
     """Return the atoms that tell wrong entries from right ones, by some losses."""
     atoms: dict[str, Atom] = {}
-    for x in (LOSS, LOOSE, STRICT):
-        weight = np.where(table.wrong, -x, 1.0)
-        rated = [
-            *chunk_atoms(table.known, weight),
-            *interval_atoms(table.known, weight),
-        ]
+    losses = np.array([[LOSS], [LOOSE], [STRICT]])
+    weights = np.where(table.wrong, -losses, 1.0)
+    for weight, rated in zip(weights, chunk_atoms(table.known, weights), strict=True):
+        rated.extend(interval_atoms(table.known, weight))
         if measure is not None:
-            more = threshold_atoms(measure, table.quantities, weight)
-            rated += sorted(more, key=lambda pair: (-pair[0], pair[1].text))[: 2 * BEST]
+            bounds = threshold_atoms(measure, table.quantities, weight)
+            best = sorted(bounds, key=lambda pair: (-pair[0], pair[1].text))
+            rated.extend(best[: 2 * BEST])
         atoms |= {atom.text: atom for gain, atom in rated if gain > 0}
     return [*atoms.values()]
 
