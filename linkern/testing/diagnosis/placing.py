@@ -163,15 +163,17 @@ def affected(maps: Maps, factor: Factor) -> Maps:
     return marked
 
 
-def _numbers(one: InfluenceMap) -> dict[str, Real]:
+def _numbers(one: InfluenceMap, only: frozenset[str] | None) -> dict[str, Real]:
     """Return the quantities of a map; of those of both signs, also the magnitudes.
 
+    If names are given, the others are not computed.
     Sizes are left out: places have words for large ones, and small ones only put more
     tokens into a channel, where more can be seen. So is what an erase leaves,
     summed over channels: no kernel bounds it, and it is large where a rate is small.
     """
     numbers: dict[str, Real] = {}
-    for name, x in signed_quantities(one, None).items():
+    named = None if only is None else frozenset(name.strip("|") for name in only)
+    for name, x in signed_quantities(one, None, named).items():
         if name in CONSTANTS or SUMMED in name:
             continue
         if is_logarithm(name):

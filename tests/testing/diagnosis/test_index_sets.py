@@ -236,7 +236,7 @@ def test_noise_gets_no_set():
 
 
 def test_threshold_on_a_quantity():
-    def measure(influence):
+    def measure(influence, only=None):
         c = influence.coordinates
         mixed = c["row"] * 7919 + c["source"] * 104729 + c["head"] * 1299709
         return {"other": np.sin(mixed), "denominator": np.exp(np.cos(mixed * 0.7) - 1)}
@@ -262,7 +262,7 @@ def test_threshold_on_a_quantity():
     ],
 )
 def test_number_that_a_quantity_has(test, text):
-    def measure(influence):
+    def measure(influence, only=None):
         c = influence.coordinates
         return {"log_decay[row]": -5.0 + (c["row"] * 7919 + c["head"] * 31) % 23 - 11}
 
@@ -276,7 +276,7 @@ def test_number_that_a_quantity_has(test, text):
 def test_thresholds_between_the_smallest_numbers():
     quantities = {"x": np.array([0.0, 5e-324, 5e-310])}
     atoms = threshold_atoms(
-        lambda _: quantities, quantities, np.array([1.0, 2.0, -3.0])
+        lambda *_: quantities, quantities, np.array([1.0, 2.0, -3.0])
     )
     (_, above), (_, below) = atoms
     assert above.text == "where x is above 5e-310"
@@ -290,7 +290,7 @@ def test_a_sign_and_a_power_of_ten_of_a_threshold_are_no_digits():
 
     def cost(name, values):
         quantities = {name: values, "other": np.zeros(5)}
-        rated = threshold_atoms(lambda _: quantities, quantities, wrong)
+        rated = threshold_atoms(lambda *_: quantities, quantities, wrong)
         return min(atom.cost for gain, atom in rated if gain == 3)
 
     made = cost("(1 - exp(2 * log_decay))[row]", -np.expm1(2 * x))
@@ -537,7 +537,7 @@ def test_where_there_is_no_such_quantity_no_statement_about_it_holds():
         one, CAUSAL(one.coordinates) & (numbers[one.coordinates["row"]] < 0.5)
     )
 
-    def measure(x):
+    def measure(x, only=None):
         rows = x.coordinates["row"]
         return {"beta": numbers[rows]} if x.problem.length == 59 else {}
 
@@ -554,7 +554,7 @@ def test_statements_are_told_to_programs_with_their_numbers():
     assert interval("left source", "<", 2).data == last
     wrong = np.array([-2.0] * 9 + [1.0] * 9)
     quantity = {"beta": np.arange(18.0)}
-    rated = threshold_atoms(lambda _: quantity, quantity, wrong)
+    rated = threshold_atoms(lambda *_: quantity, quantity, wrong)
     assert max(rated, key=lambda x: x[0])[1].data == {"of": "beta", "below": 9.0}
     known = {"head": np.array([0, 1, 2, 3] * 8)}
     weight = np.where(np.isin(known["head"], (1, 3)), -1.0, 1.0)

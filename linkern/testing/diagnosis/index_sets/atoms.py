@@ -50,7 +50,8 @@ __all__ = [
 ]
 
 Places = Mapping[str, NDArray[Any]]
-Measure = Callable[[InfluenceMap], Mapping[str, Real]]
+# Returns the quantities of a map by their names: those that are asked for, or all.
+Measure = Callable[[InfluenceMap, frozenset[str] | None], Mapping[str, Real]]
 Rated = tuple[float, "Atom"]
 
 # Places by which sets are compared, and the share of them that are near each other.
@@ -174,7 +175,7 @@ class Atom:
         """Return the entries of a map that it holds of."""
         known: dict[str, NDArray[Any]] = {**places(influence)}
         if self.measure is not None:
-            known |= self.measure(influence)
+            known |= self.measure(influence, frozenset({self.data["of"]}))
         return self.holds(known, len(influence.exact))
 
     def holds(self, known: Places, count: int) -> Flags:

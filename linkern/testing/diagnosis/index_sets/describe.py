@@ -61,12 +61,10 @@ def misfit(chosen: IndexSet, maps: Sequence[InfluenceMap]) -> tuple[float, float
         The share of the wrong entries that lie outside of the set; the share of the
         entries inside that are right, of those where a deviation would show.
     """
-    measure = next((a.measure for a in chosen.atoms if a.measure), None)
     if not any(x.wrong.any() for x in maps):
         return 0.0, float(any(chosen.contains(x).any() for x in maps))
-    errors = [
-        _errors(table, chosen) for table in _tables(_of_wrong_calls(maps), measure)
-    ]
+    tables = _tables(_of_wrong_calls(maps), *_measured(chosen.atoms))
+    errors = [_errors(table, chosen) for table in tables]
     return errors[0][0], min(spared for _, spared in errors)
 
 
@@ -79,8 +77,7 @@ def is_certain(
     holds calls of usual inputs in which nothing is wrong.
     """
     maps, each = [*maps, *usual], len(chosen.atoms) > 1 or bool(usual)
-    measure = next((a.measure for a in chosen.atoms if a.measure), None)
-    tables = _tables(_of_wrong_calls(maps), measure)
+    tables = _tables(_of_wrong_calls(maps), *_measured(chosen.atoms))
     return any(holds_throughout(x, chosen.atoms, each_call=each) for x in tables)
 
 
@@ -138,6 +135,12 @@ def _best(
             other = _of_table(priced, measure)
             best = min(best, other, key=lambda x: (_off(x), x.cost))
     return best
+
+
+def _measured(atoms: Sequence[Atom]) -> tuple[Measure | None, frozenset[str]]:
+    """Return what measures the quantities that atoms are about, and their names."""
+    about = {atom.data["of"]: atom.measure for atom in atoms if atom.measure}
+    return next(iter(about.values()), None), frozenset(about)
 
 
 def _off(chosen: IndexSet) -> float:
@@ -225,7 +228,11 @@ def _errors(table: Table, chosen: IndexSet) -> tuple[float, float]:
     return float(missed.mean()), float(right.mean()) if len(right) else 0.0
 
 
-def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[Table]:
+def _tables(
+    maps: Sequence[InfluenceMap],
+    measure: Measure | None,
+    only: frozenset[str] | None = None,
+) -> Iterator[Table]:
     """Yield the entries of all maps of which a deviation would show.
 
     In maps of products a token is affected by those of its channel alone: if there are
@@ -248,7 +255,7 @@ def _tables(maps: Sequence[InfluenceMap], measure: Measure | None) -> Iterator[T
         erased = np.concatenate([_erased(x) for x in maps])
         clear &= erased | (wrong & ~erased).any()
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
-    quantities = [measure(x) if measure else {} for x in maps]
+    quantities = [measure(x, only) if measure else {} for x in maps]
     shared = sorted(set(quantities[0]).intersection(*quantities))
     other = {k: np.concatenate([x[k] for x in quantities]) for k in shared}
     call = np.repeat(np.arange(len(maps)), [len(x.exact) for x in maps])
