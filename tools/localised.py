@@ -73,6 +73,9 @@ clamp at -10 multiplies by `exp(10)`; a key of `based` that is cut to 0 has the 
 last; where a normaliser of `mlstm` that keeps its sign is negative it is below the
 floor of 1, so that the numerator alone is left.
 
+The texts of two mutants of `mamba3` said that no product is right. The one that is
+named since then is, by the rule of two writes, and is asked for now.
+
 **Kernels that nobody had seen.** The 32 faulty kernels of
 `tests/testing/diagnosis/unseen/`, 20 operators, were drawn by chance from published
 defects and written, with their truth, by someone who had not developed the diagnosis
