@@ -163,7 +163,7 @@ def affected(maps: Maps, factor: Factor) -> Maps:
     return marked
 
 
-def _numbers(one: InfluenceMap, only: frozenset[str] | None) -> dict[str, Real]:
+def _numbers(one: InfluenceMap, only: frozenset[str] | None = None) -> dict[str, Real]:
     """Return the quantities of a map; of those of both signs, also the magnitudes.
 
     If names are given, the others are not computed.
