@@ -150,13 +150,13 @@ def _of_axes(
     sizes = [n for n in sizes if n & (n - 1) == 0 or 2 * n <= last]
     if not tokens:  # of few sizes, any number would fit some
         sizes = [n for n in sizes if n >= 8 and n & (n - 1) == 0]
+    totals = weights.sum(axis=1)
     gains = np.empty((len(weights), len(about), len(sizes)))
     for start in range(0, len(sizes), CHUNKS_AT_ONCE):
         block = slice(start, start + CHUNKS_AT_ONCE)
         chunks = _Chunks(*columns, np.array(sizes[block], np.int32)[:, None])
         for k, (_, _, test) in enumerate(about):
-            excluded = weights.sum(axis=1) - test(chunks) @ weights.T
-            gains[:, k, block] = excluded.T
+            gains[:, k, block] = (totals - test(chunks) @ weights.T).T
     alternate = ["odd" in text or "even" in text for text, _, _ in about]
     few = np.array([4 * n > last + 1 for n in sizes], np.bool_)
     gains[:, np.logical_and.outer(alternate, few)] = -np.inf
