@@ -8,7 +8,7 @@ out is said.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -59,6 +59,7 @@ SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
 # What comes back through a state: one result, if several inputs have it wrong.
 THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
+DENOMINATORS = " through the denominator"
 # Declarations of inputs without which the maps are measured, if a target refuses them.
 LIMITS = ("decay_floor", "packing")
 NOTHING = "nothing that was measured tells what it computes instead"
@@ -227,7 +228,7 @@ class _Probe:
                 maps = self._maps(stage)
             wrong = [one.tensor for one in maps if one.wrong.any()]
             if wrong:
-                return self._of_maps(stage, _of_tensor(maps, _chosen(wrong)))
+                return self._of_maps(stage, maps, wrong)
         return None
 
     def _maps(self, stage: Stage, seed: int = SEED) -> list[InfluenceMap]:
@@ -245,17 +246,16 @@ class _Probe:
             self.leave_out(name, LATE)
         return maps
 
-    def _of_maps(self, stage: Stage, maps: list[InfluenceMap]) -> Diagnosis:
-        """Return what is wrong in maps of one result, some of which are wrong."""
-        tensor = maps[0].tensor
-
-        def fresh() -> list[InfluenceMap]:
-            return _of_tensor(self._maps(stage, FRESH), tensor)
-
+    def _of_maps(
+        self, stage: Stage, every: list[InfluenceMap], wrong: list[str]
+    ) -> Diagnosis:
+        """Return what is wrong in the first of the results of a stage that are."""
+        maps = _of_tensor(every, _chosen(wrong))
         nonlinear = self._nonlinear(maps)
         if nonlinear is not None:
             return nonlinear
-        finding = localise(maps, fresh)
+        finding = self._localised(stage, every, wrong)
+        tensor = finding.maps[0].tensor
         behaviour = self._rounded_or_not_finite(tensor, finding)
         if behaviour is not None:
             return behaviour
@@ -283,6 +283,27 @@ class _Probe:
         return localised(
             finding.maps, finding.place, finding.factor, declaration=declared
         )
+
+    def _localised(
+        self, stage: Stage, every: list[InfluenceMap], wrong: list[str]
+    ) -> Finding:
+        """Return the place and the factor of the first result that is wrong.
+
+        A gradient that is wrong as a whole is wrong through the denominator as well.
+        """
+        fresh = cache(partial(self._maps, stage, FRESH))
+
+        def found(tensor: str) -> Finding:
+            again = partial(_of_tensor, tensor=tensor)
+            return localise(again(every), lambda: again(fresh()))
+
+        tensor = _chosen(wrong)
+        first, whole = found(tensor), tensor.removesuffix(DENOMINATORS)
+        if whole == tensor or whole not in wrong:
+            return first
+        other = found(whole)
+        says_more = first.factor is None or first.words[1] == other.words[1]
+        return other if other.factor and other.place and says_more else first
 
     def _as_another_rule(self, maps: list[InfluenceMap], finding: Finding) -> Finding:
         """Return a finding with the state or the chunk that a target has instead."""

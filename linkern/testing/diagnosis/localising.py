@@ -240,11 +240,9 @@ def _finding(*every: Maps) -> Finding:
     if place is None:
         place = place_of(first, second, thresholds=True)
     usual = every[0][0].problem.kind
-    if usual != first[0].problem.kind:
-        # What is usual is right: the inputs that are not say more than a place.
-        contrast = place_of(
-            *(_of_sizes(maps, first[0]) for maps in every), thresholds=True
-        )
+    alike = [_contrasting(maps, first[0], usual) for maps in every]
+    if all(alike):
+        contrast = place_of(*alike, thresholds=True)
         if contrast is not None and contrast.spared <= EXACT:
             place = contrast
     if place is None:
@@ -315,10 +313,17 @@ def _first_wrong_span(maps: Maps) -> Maps:
     return [one for one in maps if last(one) <= first]
 
 
-def _of_sizes(maps: Maps, as_in: InfluenceMap) -> Maps:
-    """Return the maps of all kinds of inputs that have the sizes of one of them."""
-    sizes = as_in.problem.shape
-    return [one for one in maps if one.problem.shape.length == sizes.length]
+def _contrasting(maps: Maps, wrong: InfluenceMap, usual: str) -> Maps:
+    """Return the maps beside which inputs say more of a wrong one than its place does.
+
+    Where usual inputs are right, those of all kinds that have its sizes. Where all but
+    the usual ones are right, all: these were taken since nothing else is wrong.
+    """
+    if wrong.problem.kind != usual:
+        length = wrong.problem.shape.length
+        return [one for one in maps if one.problem.shape.length == length]
+    others = [one for one in maps if one.problem.kind != usual]
+    return maps if any((~one.wrong & ~one.silent).any() for one in others) else []
 
 
 def _products(maps: Maps) -> Maps:

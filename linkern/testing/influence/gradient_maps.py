@@ -223,6 +223,9 @@ def _dense(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield several
     for scale in scope.scales[1:]:
         yield several.scaled(scale)
+    # Where gates are all open, or forget at once, nothing tells them from others.
+    if usual == "open":
+        yield one_row(scope, (1, 8, first, 4, 5), "mild", rng)
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:

@@ -91,6 +91,24 @@ def test_a_gradient_that_is_a_mean_of_the_batch_or_the_heads(name, axis, letter)
     assert cause.sentence == said
 
 
+def test_a_gradient_that_is_wrong_at_the_end_of_a_range_is_placed_there():
+    def kernel(query, key, value, log_decay):
+        return linkern.gla(query, key, value, log_decay).output
+
+    def vjp(query, key, value, log_decay, output_cotangent):
+        inputs = (query, key, value, log_decay)
+        gradients = dict(linkern.vjp(linkern.gla, *inputs)[1](output_cotangent))
+        gradients["log_decay"] = (
+            np.where(log_decay == 0, 0.5, 1) * gradients["log_decay"]
+        )
+        return gradients
+
+    kernel.vjp = vjp
+    cause = diagnosed(kernel, "gla")
+    assert (cause.where, cause.by_what) == ("where log_decay[source] is 0", "1/2")
+    assert not any(words.endswith("above 0") for words in cause.alternatives)
+
+
 def gradient_of_a_shared_key_with_a_decay():
     """Simple GLA in which each head of values has its decay in the gradient of keys."""
 
@@ -151,6 +169,24 @@ def test_a_sum_of_the_backward_pass_runs_in_the_other_direction():
         "the gradient of key through the denominator is a sum over rows before the "
         "source in place of rows after it everywhere"
     )
+
+
+def test_a_gradient_that_is_wrong_through_the_denominator_too_is_wrong_as_a_whole():
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value).output
+
+    def vjp(query, key, value, output_cotangent):
+        inputs = (query, key, value)
+        gradients = dict(
+            linkern.vjp(linkern.linear_attention, *inputs)[1](output_cotangent)
+        )
+        gradients["key"] = np.where(key > 0, key + 1, 1) * gradients["key"]
+        return gradients
+
+    kernel.vjp = vjp
+    cause = diagnosed(kernel)
+    assert (cause.stage, cause.by_what) == ("gradient of key", "feature of the key")
+    assert cause.where.startswith("where key[source] is above 0")
 
 
 @pytest.mark.parametrize(("which", "place"), [("first", 0), ("last", 15)])

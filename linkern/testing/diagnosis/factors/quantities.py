@@ -83,7 +83,7 @@ def signed_quantities(
     """
     table: dict[str, Quantity] = {}
     places = places_of(entries, chunk)
-    for made in (_counts, sums_of_pairs, carried_sums, _slope, _of_inputs):
+    for made in (_counts, sums_of_pairs, carried_sums, _of_features, _of_inputs):
         for name, cost, make in made(places):
             if name not in table and (only is None or name in only):
                 logs = make()
@@ -132,16 +132,20 @@ def _counts(places: Places) -> Made:
 # -- inputs, and what is made of them
 
 
-def _slope(places: Places) -> Made:
-    """Yield the slope of the feature map in the input that a gradient is of."""
+def _of_features(places: Places) -> Made:
+    """Yield slope and value of the feature map in the input that a gradient is of."""
     scope = places.entries.problem.scope
     name = places.entries.tensor.removeprefix("gradient of ").split(" ")[0]
     if scope.operator.feature_map and name in ("query", "key"):
         x, token = places.inputs[name], places.row if name == "query" else places.key
         feature_map = scope.query_map if name == "query" else scope.key_map
         slope = feature_map.pullback(x, np.ones(x.shape))
-        values = places.at(slope, places.axes[name], token)
-        yield "slope of the feature map", 2.0, partial(log_of, values)
+        for words, made in (
+            ("slope of the feature map", slope),
+            (f"feature of the {name}", feature_map.value(x)),
+        ):
+            values = places.at(made, places.axes[name], token)
+            yield words, 2.0, partial(log_of, values)
 
 
 def _of_inputs(places: Places) -> Made:

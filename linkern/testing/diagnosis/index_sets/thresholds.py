@@ -42,22 +42,26 @@ def threshold_atoms(
         word = words + len(name) / 16
         for side, gains in (("above", below), ("below", below[-1] - below)):
             k = int(np.argmax(gains[:-1]))
-            limit = _between(values[k], values[k + 1])
+            limit = _between(values[k], values[k + 1], reaches=side == "below")
             yield gains[k], _threshold(measure, name, side, limit, word)
         k = int(np.argmin(np.where(count < REPEATED, np.inf, gain)))
         if count[k] >= REPEATED:
             yield below[-1] - gain[k], _threshold(measure, name, "", values[k], word)
 
 
-def _between(low: float, high: float) -> float:
-    """Return the number of fewest digits above one number and up to another."""
+def _between(low: float, high: float, *, reaches: bool) -> float:
+    """Return the number of fewest digits above one number and below another.
+
+    It may be the other itself, if it `reaches` it or nothing is between.
+    """
     size = max(abs(low), abs(high))
     if sys.float_info.min < size < math.inf:
         for digits in range(1, 17):
             step = 10.0 ** (math.floor(math.log10(size)) - digits + 1)
-            number = float(f"{math.floor(high / step) * step:.{digits}g}")
-            if low < number <= high:
-                return number
+            for count in (math.floor(high / step), math.ceil(low / step)):
+                number = float(f"{count * step:.{digits}g}")
+                if low < number < high or (reaches and number == high):
+                    return number
     return high
 
 
