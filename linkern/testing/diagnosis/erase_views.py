@@ -59,13 +59,13 @@ def erased(one: InfluenceMap) -> InfluenceMap | None:
         errors = (abs(inverse) @ y @ abs(measured) for y in (x.bound, x.likely))
         return measured, exact, *errors
 
-    return _view(one, "erase of each source by each row", term)
+    return _view(one, "erase of each source by each row", term, own=False)
 
 
 def read(one: InfluenceMap) -> InfluenceMap | None:
     """Return what rows read of what each source has written, if that is right.
 
-    None where `erased` is.
+    None where `erased` is; but a token may be wrong in its own row.
     """
 
     def term(x: _Channel) -> tuple[Real, ...]:
@@ -73,19 +73,27 @@ def read(one: InfluenceMap) -> InfluenceMap | None:
         errors = (y @ abs(erases) for y in (x.bound, x.likely))
         return x.measured @ erases, x.reads, *errors
 
-    return _view(one, "score of each row with each source", term)
+    return _view(one, "score of each row with each source", term, own=True)
 
 
 def _solved(x: _Channel) -> Real:
     return np.asarray(np.linalg.solve(x.exact, x.reads), np.float64)
 
 
-def _view(one: InfluenceMap, noun: str, term: Term) -> InfluenceMap | None:
-    """Return the map of one term, between different tokens of a channel."""
-    channels = list(_channels(one))
+def _view(
+    one: InfluenceMap, noun: str, term: Term, *, own: bool
+) -> InfluenceMap | None:
+    """Return the map of one term, between different tokens of a channel.
+
+    Where a token is wrong in its own row, there is none, or the map has that as `own`.
+    """
     every, tables = list[Index](), list[list[Real]]()
-    for channel in channels:
-        below = np.tril(np.ones(channel.entries.shape, bool), -1)
+    for channel in _channels(one):
+        itself = channel.entries.diagonal()
+        wrong = (one.wrong[itself] | (one.measured[itself] == 0)).any()
+        if wrong and not own:
+            return None
+        below = np.tril(np.ones(channel.entries.shape, bool), -1 + wrong)
         every.append(channel.entries[below])
         tables.append([x[below] for x in term(channel)])
     if not sum(map(len, every)):
@@ -121,8 +129,7 @@ def _channels(one: InfluenceMap) -> Iterator[_Channel]:
     length = entry.shape[-1]
     at_itself = entry[..., range(length), range(length)]
     channel = known["key channel"][at_itself]
-    lost = (one.measured == 0) | (one.exact == 0)
-    if (one.wrong | lost)[at_itself].any():
+    if (one.exact[at_itself] == 0).any():
         return
     reads = _reads(one, entry)[entry]
     for batch, head in np.ndindex(entry.shape[:2]):

@@ -71,6 +71,17 @@ def within(size, changed):
     return change
 
 
+def of_chunk(size, changed):
+    """Return a change of pairs inside chunks of a size, and of tokens themselves."""
+
+    def change(terms, **inputs):
+        chunk = np.arange(terms.shape[-1]) // size
+        same = chunk[:, None] == chunk
+        return np.where(same, changed(terms, **inputs), terms)
+
+    return change
+
+
 def across(size, changed):
     """Return a change of pairs of different chunks of a size."""
 
@@ -95,6 +106,10 @@ def decayed_once_more(terms, log_decay, **_):
 
 def undecayed_from_source(terms, log_decay, **_):
     return terms * np.exp(-log_decay)[..., :, None]
+
+
+def halved(terms, **_):
+    return terms / 2
 
 
 def nothing(terms, **_):
@@ -128,6 +143,8 @@ CHANGES = [
     ("kda", "erase", across, 32, nothing, "0"),
     ("comba", "erase", within, 32, decayed_once_more, "exp(log_decay[row])"),
     ("comba", "score", within, 16, decayed_once_more, "exp(log_decay[row])"),
+    ("comba", "score", of_chunk, 16, halved, "1/2"),
+    ("gated_delta_rule", "score", of_chunk, 32, nothing, "0"),
 ]
 
 
@@ -141,7 +158,7 @@ def test_a_factor_of_one_term_is_named(op, term, place, size, change, by_what):
     kernel = kernel_of(op, **{term: place(size, change)})
     diagnosis = diagnose(*opened(kernel, op))
     assert diagnosis.stage == (ERASE if term == "erase" else SCORE)
-    assert diagnosis.where == (INSIDE if place is within else ACROSS).format(size)
+    assert diagnosis.where == (ACROSS if place is across else INSIDE).format(size)
     assert diagnosis.by_what == by_what
     assert diagnosis.hint
 
