@@ -9,12 +9,13 @@ numbers take; powers of two and small numbers are cheap.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.testing.diagnosis.index_sets.columns import Columns, beside
 from linkern.testing.diagnosis.index_sets.coordinates import (
     BOUNDED,
     CHANNELS,
@@ -173,9 +174,10 @@ class Atom:
 
     def contains(self, influence: InfluenceMap) -> Flags:
         """Return the entries of a map that it holds of."""
-        known: dict[str, NDArray[Any]] = {**places(influence)}
+        known: Places = places(influence)
         if self.measure is not None:
-            known |= self.measure(influence, frozenset({self.data["of"]}))
+            measured = self.measure(influence, frozenset({self.data["of"]}))
+            known = beside(measured, known)
         return self.holds(known, len(influence.exact))
 
     def holds(self, known: Places, count: int) -> Flags:
@@ -185,7 +187,7 @@ class Atom:
         it does of one of the summed places.
         """
         lacking = np.full(count, UNKNOWN)
-        known = {**dict.fromkeys(self.axes, lacking), **known}
+        known = beside(known, dict.fromkeys(self.axes, lacking))
         inside = np.broadcast_to(self.test(known), count)
         for axis in self.axes:
             summed, ends = known[axis] == UNKNOWN, known.get(f"end of {axis}", lacking)
@@ -200,38 +202,52 @@ class Atom:
         return inside
 
 
-def places(influence: InfluenceMap) -> dict[str, Index]:
+def places(influence: InfluenceMap) -> Columns:
     """Return the coordinates of the entries of a map, and the sizes of its axes."""
-    zero = np.zeros(len(influence.exact), np.int64)
-    known: dict[str, Index] = {}
-    for name, x in influence.coordinates.items():
-        # Of a state or of another sequence, no place of its own.
-        if name not in (*OF_OTHERS, "earlier token"):
-            known[name] = np.where(x < -int(name in TOKENS), UNKNOWN, x)
-    single = (x.name for x in COORDINATES.values() if x.single)
-    known |= {name: zero for name in single if name not in known}
+    count = len(influence.exact)
     shape, knobs = influence.problem.shape, influence.problem.knobs
+    coordinates = {
+        name: partial(_of_its_own, x, -int(name in TOKENS))
+        for name, x in influence.coordinates.items()
+        if name not in (*OF_OTHERS, "earlier token")
+    }
+    numbers = {x.name: 0 for x in COORDINATES.values() if x.single}
     for name, size in zip(BOUNDED, ("length", "key_dim", "value_dim"), strict=True):
-        known[name] = zero + getattr(shape, size)
+        numbers[name] = getattr(shape, size)
     for one in COORDINATES.values():
         if one.size:
-            known[f"end of {one.name}"] = zero + getattr(shape, one.size)
+            numbers[f"end of {one.name}"] = getattr(shape, one.size)
     heads = shape.heads * shape.groups if "head" in influence.coordinates else 1
-    known["end of head"] = zero + heads
-    if shape.groups > 1 and _has_heads_of_values(influence):
-        head = known["head"]
-        known[IN_GROUP] = np.where(head == UNKNOWN, UNKNOWN, head % shape.groups)
+    numbers["end of head"] = heads
     for name in ("sequence", "span"):
         if f"{name}s" in knobs:
-            known[f"end of {name}"] = zero + knobs[f"{name}s"]
+            numbers[f"end of {name}"] = knobs[f"{name}s"]
     # A state was handed over, or returned.
     if "span" in influence.coordinates or influence.tensor == MEMORY:
-        known["not square"] = zero + (shape.key_dim != shape.value_dim)
+        numbers["not square"] = int(shape.key_dim != shape.value_dim)
+    same = {
+        name: partial(np.full, count, n, np.int64)
+        for name, n in numbers.items()
+        if name not in coordinates
+    }
+    known = Columns({**coordinates, **same})
+    made: dict[str, Callable[[], Index]] = {}
+    if shape.groups > 1 and _has_heads_of_values(influence):
+        made[IN_GROUP] = lambda: _in_group(known["head"], shape.groups)
     if "source" in known:
-        known["beyond"] = (known["source"] >= shape.length).astype(np.int64)
+        made["beyond"] = lambda: (known["source"] >= shape.length).astype(np.int64)
     if "row" in known:
-        known["behind"] = (known["row"] >= shape.keys).astype(np.int64)
-    return known | _distances(known)
+        made["behind"] = lambda: (known["row"] >= shape.keys).astype(np.int64)
+    return known | made | _distances(known)
+
+
+def _of_its_own(at: Index, least: int) -> Index:
+    """Return places; of a state or of another sequence there are none."""
+    return np.where(at < least, UNKNOWN, at)
+
+
+def _in_group(head: Index, groups: int) -> Index:
+    return np.where(head == UNKNOWN, UNKNOWN, head % groups)
 
 
 def _has_heads_of_values(influence: InfluenceMap) -> bool:
@@ -241,18 +257,22 @@ def _has_heads_of_values(influence: InfluenceMap) -> bool:
     return "head" in influence.coordinates and "h" not in axes.get(name, "g")
 
 
-def _distances(known: Places) -> dict[str, Index]:
-    """Return the tokens between those of a place."""
-    distances: dict[str, Index] = {}
-    for name, (later, earlier) in DISTANCES.items():
-        if later in known and earlier in known:
-            whole = (known[later] != UNKNOWN) & (known[earlier] != UNKNOWN)
-            distances[name] = np.where(whole, known[later] - known[earlier], UNKNOWN)
-    return distances
+def _distances(known: Places) -> dict[str, Callable[[], Index]]:
+    """Return what counts the tokens between those of a place."""
+    return {
+        name: partial(_apart, known, *ends)
+        for name, ends in DISTANCES.items()
+        if all(end in known for end in ends)
+    }
+
+
+def _apart(known: Places, later: str, earlier: str) -> Index:
+    whole = (known[later] != UNKNOWN) & (known[earlier] != UNKNOWN)
+    return np.where(whole, known[later] - known[earlier], UNKNOWN)
 
 
 @cache
-def anywhere() -> dict[str, Index]:
+def anywhere() -> Places:
     """Return places in calls of any sizes, no source of them ahead of its row."""
     rng = np.random.default_rng(0)
     length, *sizes = (2 ** rng.uniform(0, 12, (6, ANYWHERE))).astype(np.int64)
@@ -266,7 +286,7 @@ def anywhere() -> dict[str, Index]:
     known["not square"] = (sizes[2] != sizes[3]).astype(np.int64)
     for name in (x.name for x in COORDINATES.values() if x.single):
         known |= {name: rng.integers(0, 4, ANYWHERE), f"end of {name}": length * 0 + 4}
-    return known | _distances(known)
+    return known | {name: apart() for name, apart in _distances(known).items()}
 
 
 def bits(number: int) -> float:

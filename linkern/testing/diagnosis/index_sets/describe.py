@@ -6,11 +6,20 @@ numbers and exceptions take the fewest bits: the shortest description.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, interval, places
+from linkern.testing.diagnosis.index_sets.atoms import (
+    Atom,
+    Measure,
+    Places,
+    interval,
+    places,
+)
+from linkern.testing.diagnosis.index_sets.columns import Columns
 from linkern.testing.diagnosis.index_sets.coordinates import TOKENS, UNKNOWN
 from linkern.testing.diagnosis.index_sets.evidence import holds_throughout
 from linkern.testing.diagnosis.index_sets.search import (
@@ -257,7 +266,7 @@ def _tables(
     exception = float(np.clip(-np.log2(max(near, 1e-9)), 0.5, EXCEPTION))
     quantities = [measure(x, only) if measure else {} for x in maps]
     shared = sorted(set(quantities[0]).intersection(*quantities))
-    other = {k: np.concatenate([x[k] for x in quantities]) for k in shared}
+    other = Columns({k: partial(_joined, quantities, k) for k in shared})
     call = np.repeat(np.arange(len(maps)), [len(x.exact) for x in maps])
     table = Table(_pooled([places(x) for x in maps]), other, wrong, exception, call)
     yield table.part(wrong | clear)
@@ -294,12 +303,15 @@ def _clear(one: InfluenceMap) -> Flags:
     return np.asarray(~(one.doubtful | one.silent) & np.isfinite(one.bound))
 
 
-def _pooled(tables: Sequence[Mapping[str, Index]]) -> dict[str, Index]:
+def _pooled(tables: Sequence[Places]) -> Columns:
     """Return the places of all maps, unknown where a map has none."""
-    blanks = [np.full(len(x["length"]), UNKNOWN) for x in tables]
-    return {
-        name: np.concatenate(
-            [x.get(name, y) for x, y in zip(tables, blanks, strict=True)]
-        )
-        for name in dict.fromkeys(name for x in tables for name in x)
-    }
+    names = dict.fromkeys(name for x in tables for name in x)
+    return Columns({name: partial(_joined, tables, name) for name in names})
+
+
+def _joined(tables: Sequence[Mapping[str, NDArray[Any]]], name: str) -> NDArray[Any]:
+    """Return a column of several tables."""
+    columns = [
+        x[name] if name in x else np.full(len(x["length"]), UNKNOWN) for x in tables
+    ]
+    return np.concatenate(columns)

@@ -17,6 +17,7 @@ from linkern.testing.diagnosis.index_sets.atoms import (
     interval_atoms,
 )
 from linkern.testing.diagnosis.index_sets.chunks import chunk_atoms
+from linkern.testing.diagnosis.index_sets.columns import Columns, beside
 from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 
@@ -107,22 +108,21 @@ class IndexSet:
 class Table:
     """Entries of some calls that say something, and the bits of an exception."""
 
-    known: Mapping[str, Index]
-    quantities: Mapping[str, Real]
+    known: Columns
+    quantities: Columns
     wrong: Flags
     exception: float
     call: Index
 
     def part(self, chosen: Flags | Index) -> "Table":
         """Return the table of some entries."""
-        known = {name: x[chosen] for name, x in self.known.items()}
-        quantities = {name: x[chosen] for name, x in self.quantities.items()}
+        known, quantities = self.known.part(chosen), self.quantities.part(chosen)
         wrong, call = self.wrong[chosen], self.call[chosen]
         return Table(known, quantities, wrong, self.exception, call)
 
     def holds(self, atom: Atom) -> Flags:
         """Return the entries that an atom holds of."""
-        return atom.holds({**self.known, **self.quantities}, len(self.wrong))
+        return atom.holds(beside(self.quantities, self.known), len(self.wrong))
 
 
 def inside_of(table: Table, atoms: Sequence[Atom]) -> Flags:
