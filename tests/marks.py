@@ -7,12 +7,28 @@ import pytest
 __all__ = ["every", "in_turn", "slow_unless"]
 
 
-def every(step, cases):
-    """Return the cases of a test; one of `step` runs by default, the rest is slow."""
-    return [
-        pytest.param(*case, marks=pytest.mark.slow if i % step else ())
-        for i, case in enumerate(_tuples(cases))
-    ]
+def every(step, cases, *, slow=1.0):
+    """Return the cases of a test; one of `step` runs by default.
+
+    Parameters
+    ----------
+    step : int
+        Of so many cases, one runs by default.
+    cases : iterable
+        Values, or tuples of values, for `pytest.mark.parametrize`.
+    slow : float
+        The share of the others that are slow. Where cases take seconds and differ
+        little, the rest is exhaustive as well.
+    """
+    marked, others = [], 0
+    for i, case in enumerate(_tuples(cases)):
+        marks = ()
+        if i % step:
+            due = int((others + 1) * slow) > int(others * slow)
+            marks = (pytest.mark.slow, *[pytest.mark.exhaustive] * (not due))
+            others += 1
+        marked.append(pytest.param(*case, marks=marks))
+    return marked
 
 
 def slow_unless(kept, cases):

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from tests.marks import in_turn
+from tests.marks import every, in_turn
 
 NAMES, DTYPES = [f"kernel {i}" for i in range(40)], ("float32", "float64", "bfloat16")
 
@@ -33,6 +33,19 @@ def test_what_runs_by_default_has_no_turn():
 
 def test_a_name_alone_has_its_turn_each_time():
     assert set.union(*cases(dtypes=["float64"]).values()) == {"slow"}
+
+
+def test_of_others_than_every_third_case_a_share_is_slow():
+    def kinds(share):
+        return [
+            "+".join(sorted(m.name for m in x.marks))
+            for x in every(3, "abcdefg", slow=share)
+        ]
+
+    rest = "exhaustive+slow"
+    assert kinds(1.0) == ["", "slow", "slow", "", "slow", "slow", ""]
+    assert kinds(0.5) == ["", rest, "slow", "", rest, "slow", ""]
+    assert kinds(0.0) == ["", rest, rest, "", rest, rest, ""]
 
 
 def test_of_several_names_one_has_a_turn():

@@ -712,13 +712,23 @@ def test_the_sequence_that_a_state_is_read_from_is_said(name, origin):
 
 @pytest.mark.parametrize(
     ("name", "where"),
-    [
-        ("packed_starts_from_the_one_before", "sequences from 1 on"),
-        ("packed_kept_past_an_empty_one", "sequences after an empty one"),
-        ("packed_reset_on_chunk_grid", "sequences that begin inside of chunks of 16"),
-        ("packed_initial_state_of_the_first", "sequences from 1 on"),
-        ("packed_gradient_crosses_the_edge", "sequences other than the last sequence"),
-    ],
+    every(
+        4,
+        [
+            (
+                "packed_reset_on_chunk_grid",
+                "sequences that begin inside of chunks of 16",
+            ),
+            ("packed_kept_past_an_empty_one", "sequences after an empty one"),
+            ("packed_starts_from_the_one_before", "sequences from 1 on"),
+            ("packed_initial_state_of_the_first", "sequences from 1 on"),
+            (
+                "packed_gradient_crosses_the_edge",
+                "sequences other than the last sequence",
+            ),
+        ],
+        slow=0.4,
+    ),
 )
 def test_what_leaks_into_a_sequence_is_that_of_joined_ones(name, where):
     mutant = MUTANTS[name]
@@ -912,7 +922,7 @@ def test_gradients_that_are_all_wrong_through_states_are_one():
     )
 
 
-@pytest.mark.parametrize("op", ["gla", "simple_gla", "kda"])
+@pytest.mark.parametrize("op", every(3, ["gla", "simple_gla", "kda"], slow=0.5))
 def test_a_gradient_of_a_state_without_the_decay_of_the_first_token(op):
     right = recurrence(op, backward=RecurrenceBackward())
 

@@ -11,6 +11,7 @@ from linkern.testing.diagnosis.erase_views import erased, read
 from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import dense_scene, product_scene
 from linkern.testing.kernels.assembly import recurrence
+from tests.marks import every
 from tests.testing.diagnosis.test_behaviour import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
@@ -140,20 +141,22 @@ CHANGES = [
         "exp(-log_decay[row])",
     ),
     ("kda", "erase", within, 16, without_rate, "1 / beta[row]"),
+    ("comba", "score", of_chunk, 16, halved, "1/2"),
     ("kda", "erase", across, 32, nothing, "0"),
     ("comba", "erase", within, 32, decayed_once_more, "exp(log_decay[row])"),
     ("comba", "score", within, 16, decayed_once_more, "exp(log_decay[row])"),
-    ("comba", "score", of_chunk, 16, halved, "1/2"),
     ("gated_delta_rule", "score", of_chunk, 32, nothing, "0"),
 ]
 
 
-@pytest.mark.parametrize("op", ["gated_delta_rule", "kda", "comba"])
+@pytest.mark.parametrize("op", every(3, ["comba", "gated_delta_rule", "kda"], slow=0))
 def test_nothing_is_wrong_in_terms_that_are_right(op):
     assert diagnose(*opened(kernel_of(op), op)) is None
 
 
-@pytest.mark.parametrize(("op", "term", "place", "size", "change", "by_what"), CHANGES)
+@pytest.mark.parametrize(
+    ("op", "term", "place", "size", "change", "by_what"), every(4, CHANGES, slow=0.25)
+)
 def test_a_factor_of_one_term_is_named(op, term, place, size, change, by_what):
     kernel = kernel_of(op, **{term: place(size, change)})
     diagnosis = diagnose(*opened(kernel, op))

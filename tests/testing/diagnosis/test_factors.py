@@ -18,6 +18,7 @@ from linkern.testing.spec.contract import Contract
 from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.process import InProcess
 from linkern.testing.target.protocol import TargetConfig
+from tests.marks import every
 from tests.testing.diagnosis.of_oracle import map_of, product
 
 CHUNK = 16
@@ -114,7 +115,7 @@ def _planted(one: InfluenceMap, powers: dict[str, float]) -> Real:
     return factor
 
 
-@pytest.mark.parametrize("text", PLANTED)
+@pytest.mark.parametrize("text", every(2, PLANTED, slow=0.5))
 def test_a_planted_product_is_recovered(text: str) -> None:
     op, powers = PLANTED[text]
     maps = _maps(_kernel(op))

@@ -8,6 +8,7 @@ from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.kernels.correct.mlstm import by_tokens
 from linkern.testing.problems.context import Scope
 from linkern.testing.runner.opening import open_target, scope_of
+from tests.marks import every
 
 OVER_M = "max(|q . n|, e^m), m the largest logarithm of the row"
 
@@ -22,18 +23,22 @@ def cause(divide):
 
 @pytest.mark.parametrize(
     ("divide", "words"),
-    [
-        (lambda above, below, _: above / np.maximum(abs(below), 1), OVER_M),
-        (
-            lambda above, below, m: above / (abs(below) + np.exp(-m)),
-            "|q . n| + 1",
-        ),
-        (lambda above, below, _: above / abs(below), "|q . n| alone"),
-        (
-            lambda above, below, m: above / np.maximum(below, np.exp(-m)),
-            "max(q . n, 1)",
-        ),
-    ],
+    every(
+        3,
+        [
+            (lambda above, below, _: above / np.maximum(abs(below), 1), OVER_M),
+            (
+                lambda above, below, m: above / (abs(below) + np.exp(-m)),
+                "|q . n| + 1",
+            ),
+            (lambda above, below, _: above / abs(below), "|q . n| alone"),
+            (
+                lambda above, below, m: above / np.maximum(below, np.exp(-m)),
+                "max(q . n, 1)",
+            ),
+        ],
+        slow=0.5,
+    ),
 )
 def test_other_divisors_are_named(divide, words):
     diagnosis = cause(divide)
