@@ -28,6 +28,7 @@ from linkern.testing.diagnosis.declarations import (
     declarations_of_gradients,
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
+from linkern.testing.diagnosis.factors.explain import holds
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
 from linkern.testing.diagnosis.index_sets.atoms import interval
@@ -254,8 +255,7 @@ class _Probe:
         nonlinear = self._nonlinear(maps)
         if nonlinear is not None:
             return nonlinear
-        finding = self._localised(stage, every, wrong)
-        tensor = finding.maps[0].tensor
+        tensor, finding = self._localised(stage, every, wrong)
         behaviour = self._rounded_or_not_finite(tensor, finding)
         if behaviour is not None:
             return behaviour
@@ -286,8 +286,8 @@ class _Probe:
 
     def _localised(
         self, stage: Stage, every: list[InfluenceMap], wrong: list[str]
-    ) -> Finding:
-        """Return the place and the factor of the first result that is wrong.
+    ) -> tuple[str, Finding]:
+        """Return the first result that is wrong, with the place and the factor.
 
         A gradient that is wrong as a whole is wrong through the denominator as well.
         """
@@ -300,10 +300,13 @@ class _Probe:
         tensor = _chosen(wrong)
         first, whole = found(tensor), tensor.removesuffix(DENOMINATORS)
         if whole == tensor or whole not in wrong:
-            return first
-        other = found(whole)
-        says_more = first.factor is None or first.words[1] == other.words[1]
-        return other if other.factor and other.place and says_more else first
+            return tensor, first
+        other, part = found(whole), _of_tensor(every, tensor)
+        if other.place and other.factor:
+            factor = other.factor
+            if all(holds(factor, one, one.wrong) for one in part):
+                return whole, other
+        return tensor, first
 
     def _as_another_rule(self, maps: list[InfluenceMap], finding: Finding) -> Finding:
         """Return a finding with the state or the chunk that a target has instead."""

@@ -240,8 +240,12 @@ def _finding(*every: Maps) -> Finding:
     if place is None:
         place = place_of(first, second, thresholds=True)
     usual = every[0][0].problem.kind
-    alike = [_contrasting(maps, first[0], usual) for maps in every]
-    if all(alike):
+    if usual != first[0].problem.kind:
+        # What is usual is right: the inputs that are not say more than a place.
+        alike = [_of_sizes(maps, first[0]) for maps in every]
+    else:
+        alike = [_denying(maps, factor, usual) for maps in every]
+    if any(alike):
         contrast = place_of(*alike, thresholds=True)
         if contrast is not None and contrast.spared <= EXACT:
             place = contrast
@@ -313,17 +317,26 @@ def _first_wrong_span(maps: Maps) -> Maps:
     return [one for one in maps if last(one) <= first]
 
 
-def _contrasting(maps: Maps, wrong: InfluenceMap, usual: str) -> Maps:
-    """Return the maps beside which inputs say more of a wrong one than its place does.
+def _of_sizes(maps: Maps, as_in: InfluenceMap) -> Maps:
+    """Return the maps of all kinds of inputs that have the sizes of one of them."""
+    sizes = as_in.problem.shape
+    return [one for one in maps if one.problem.shape.length == sizes.length]
 
-    Where usual inputs are right, those of all kinds that have its sizes. Where all but
-    the usual ones are right, all: these were taken since nothing else is wrong.
+
+def _denying(maps: Maps, factor: Factor | None, usual: str) -> Maps:
+    """Return all maps if a factor that holds of usual ones does not of the others.
+
+    Some of these, all of whose wrong entries it explains, would show it and are right.
     """
-    if wrong.problem.kind != usual:
-        length = wrong.problem.shape.length
-        return [one for one in maps if one.problem.shape.length == length]
     others = [one for one in maps if one.problem.kind != usual]
-    return maps if any((~one.wrong & ~one.silent).any() for one in others) else []
+    if factor is None or not all(holds(factor, one, one.wrong) for one in others):
+        return []
+    with np.errstate(all="ignore"):
+        shown = (abs(factor.predict(x) - x.exact) > CLEAR * x.bound for x in others)
+        right = [
+            (y & ~x.wrong & ~x.silent).any() for x, y in zip(others, shown, strict=True)
+        ]
+    return maps if any(right) else []
 
 
 def _products(maps: Maps) -> Maps:
