@@ -49,8 +49,8 @@ def test_of_others_than_every_third_case_a_share_is_slow():
 
 
 def test_of_several_names_one_has_a_turn():
-    every, some = cases(), cases(step=4)
+    whole, some = cases(), cases(step=4)
     turns = [values for values, names in some.items() if names == {"slow"}]
     assert len(NAMES) / 8 < len(turns) < len(NAMES) / 2
-    assert all(every[values] == {"slow"} for values in turns)
+    assert all(whole[values] == {"slow"} for values in turns)
     assert {dtype for _, dtype in turns} == {*DTYPES}

@@ -332,12 +332,11 @@ NumPy, PyTorch and JAX, 18 operators; 4 of the faulty ones in gradients alone; f
 
 Wrong are a gradient that is halved where a gate is 0, which was said of all gates, and
 one with another slope of the feature map, which was said to be wrong through the
-denominator alone. Both are placed rightly since then, the second with its factor. No
-short words cover the sequences of a call that begin with a block; neither place nor
-factor is told of a scale in the scores of a chunk of a delta rule (both are since then)
-and of rates that a matrix of keys lacks. Of the last four sets together, *where* is
-right for 45 of 57 (79 %) and *by what* for 41 (72 %): the goal of 70 % is met, that of
-90 % is not.
+denominator alone. No short words covered sequences that begin with a block; neither
+place nor factor was told of a scale in the scores of a chunk of a delta rule, and of
+rates that a matrix of keys lacks. All but the last are placed since then, with their
+factors. Of the last four sets together, *where* is right for 45 of 57 (79 %) and *by
+what* for 41 (72 %): the goal of 70 % is met, that of 90 % is not.
 
 What the diagnosis says now of all mutants:
 """

@@ -85,7 +85,8 @@ def _view(
 ) -> InfluenceMap | None:
     """Return the map of one term, between different tokens of a channel.
 
-    Where a token is wrong in its own row, there is none, or the map has that as `own`.
+    Where a token is wrong in its own row, the map has that as well if the term has an
+    entry of its `own` there; of another term there is no map.
     """
     every, tables = list[Index](), list[list[Real]]()
     for channel in _channels(one):

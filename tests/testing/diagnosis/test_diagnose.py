@@ -904,6 +904,19 @@ def gate_misses_the_final_state():
     return kernel
 
 
+def test_sequences_that_begin_with_a_chunk_and_are_not_reset_are_named():
+    def kernel(query, key, value, cu_seqlens=None):
+        if cu_seqlens is not None:
+            inner = np.asarray(cu_seqlens)[1:-1]
+            ends = cu_seqlens[:1], inner[inner % 16 > 0], cu_seqlens[-1:]
+            cu_seqlens = np.concatenate(ends)
+        return linkern.linear_attention(query, key, value, cu_seqlens=cu_seqlens).output
+
+    cause = diagnosed(kernel)
+    assert cause.stage == "output across sequences"
+    assert cause.where == "later sequences that begin with a chunk of 16"
+
+
 def test_one_gradient_that_is_wrong_through_states_is_named():
     diagnosis = diagnosed(gate_misses_the_final_state(), "simple_gla")
     assert diagnosis.stage == "gradient of log_decay across cuts"

@@ -225,12 +225,12 @@ def places(influence: InfluenceMap) -> Columns:
     # A state was handed over, or returned.
     if "span" in influence.coordinates or influence.tensor == MEMORY:
         numbers["not square"] = int(shape.key_dim != shape.value_dim)
-    same = {
+    constant = {
         name: partial(np.full, count, n, np.int64)
         for name, n in numbers.items()
         if name not in coordinates
     }
-    known = Columns({**coordinates, **same})
+    known = Columns({**coordinates, **constant})
     made: dict[str, Callable[[], Index]] = {}
     if shape.groups > 1 and _has_heads_of_values(influence):
         made[IN_GROUP] = lambda: _in_group(known["head"], shape.groups)

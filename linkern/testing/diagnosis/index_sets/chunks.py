@@ -16,7 +16,7 @@ __all__ = ["chunk_atoms"]
 
 # Small integers are fast.
 Integers = NDArray[Any]
-Columns = tuple[Integers, Integers, Integers]
+Along = tuple[Integers, Integers, Integers]
 # Chunk sizes above it are multiples of 4.
 SMALL_CHUNK = 256
 CHUNKS_AT_ONCE = 64
@@ -107,7 +107,11 @@ LENGTHS: tuple[Statement, ...] = (
 )
 STARTS: tuple[Statement, ...] = (
     ("sequences that begin inside of chunks of {n}", 3, lambda c: c.place > 0),
-    ("sequences that begin with a chunk of {n}", 3, lambda c: c.place == 0),
+    (
+        "later sequences that begin with a chunk of {n}",  # none is before the first
+        3,
+        lambda c: (c.place == 0) & (c.at > 0),
+    ),
 )
 STATEMENTS = {"row": TOKENS, "source": TOKENS, "length": LENGTHS, "start": STARTS}
 
@@ -172,13 +176,13 @@ def _of_axes(
     ]
 
 
-def _columns(axes: tuple[str, ...], known: Places) -> Columns:
+def _columns(axes: tuple[str, ...], known: Places) -> Along:
     """Return the places along the first axis, its end, and places along the last."""
     at = known[axes[0]]
     return at, known.get(f"end of {axes[0]}", at), known[axes[-1]]
 
 
-def _once(columns: Sequence[Integers], weights: Real) -> tuple[Columns, Real]:
+def _once(columns: Sequence[Integers], weights: Real) -> tuple[Along, Real]:
     """Return the places that differ, in small integers, with their weights added up."""
     mixed = np.zeros(weights.shape[1], np.int64)
     for x in columns:

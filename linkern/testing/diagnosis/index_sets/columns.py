@@ -1,7 +1,7 @@
 """Columns of a table of entries, each made when it is first asked for.
 
-A table has some thirty columns of up to a million entries, and a statement is about one
-or two of them.
+A table of all maps of a result has some twenty columns, and a statement is about one or
+two of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
