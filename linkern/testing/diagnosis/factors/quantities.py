@@ -205,7 +205,9 @@ def _writes(places: Places) -> Iterator[Field]:
     dt, share = places.inputs["dt"], places.inputs["trapezoid"]
     log_decay = places.inputs.get("log_decay", 0.0 * dt)
     own, rest = dt * share, dt * (1 - share)
-    again, undecayed = (_next(x) for x in (rest, rest * np.exp(-log_decay)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        late = rest * np.exp(-log_decay)
+    again, undecayed = (_next(x) for x in (rest, late))
     for text, x in (
         ("dt trapezoid", own),
         ("(dt trapezoid + the next token's dt (1 - trapezoid))", own + again),
