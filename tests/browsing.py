@@ -52,7 +52,7 @@ def opened(program, address, *, width=1280, height=720, colors="light"):
         page.on("console", lambda message: visit.console.append(message.text))
         page.on("pageerror", lambda error: visit.console.append(str(error)))
         page.on("request", asked)
-        # On a busy machine nothing may be under way for a while before frames are read.
+        # A busy machine may ask for nothing for a while before its frames are parsed.
         page.goto(address.as_uri(), wait_until="load")
         page.wait_for_load_state("networkidle")
         yield visit

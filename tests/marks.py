@@ -20,13 +20,12 @@ def every(step, cases, *, slow=1.0):
         The share of the others that are slow. Where cases take seconds and differ
         little, the rest is exhaustive as well.
     """
-    marked, others = [], 0
+    marked = []
     for i, case in enumerate(_tuples(cases)):
-        marks = ()
-        if i % step:
-            due = int((others + 1) * slow) > int(others * slow)
-            marks = (pytest.mark.slow, *[pytest.mark.exhaustive] * (not due))
-            others += 1
+        marks = [pytest.mark.slow] if i % step else []
+        before = i - i // step - 1  # cases that do not run by default either
+        if marks and int((before + 1) * slow) == int(before * slow):
+            marks.append(pytest.mark.exhaustive)
         marked.append(pytest.param(*case, marks=marks))
     return marked
 

@@ -59,38 +59,31 @@ def kernel_of(op, erase=unchanged, score=unchanged):
     return comba if early else kernel
 
 
-def within(size, changed):
-    """Return a change of pairs inside chunks of a size."""
+def change_where(chosen, changed):
+    """Return a change of the pairs of rows and sources that are chosen."""
 
     def change(terms, **inputs):
-        chunk = np.arange(terms.shape[-1]) // size
-        same = chunk[:, None] == chunk
-        return np.where(
-            same & ~np.eye(len(chunk), dtype=bool), changed(terms, **inputs), terms
-        )
+        row, source = np.ogrid[: terms.shape[-2], : terms.shape[-1]]
+        return np.where(chosen(row, source), changed(terms, **inputs), terms)
 
     return change
+
+
+def within(size, changed):
+    """Return a change of pairs inside chunks of a size."""
+    return change_where(
+        lambda row, source: (row // size == source // size) & (row != source), changed
+    )
 
 
 def of_chunk(size, changed):
     """Return a change of pairs inside chunks of a size, and of tokens themselves."""
-
-    def change(terms, **inputs):
-        chunk = np.arange(terms.shape[-1]) // size
-        same = chunk[:, None] == chunk
-        return np.where(same, changed(terms, **inputs), terms)
-
-    return change
+    return change_where(lambda row, source: row // size == source // size, changed)
 
 
 def across(size, changed):
     """Return a change of pairs of different chunks of a size."""
-
-    def change(terms, **inputs):
-        chunk = np.arange(terms.shape[-1]) // size
-        return np.where(chunk[:, None] != chunk, changed(terms, **inputs), terms)
-
-    return change
+    return change_where(lambda row, source: row // size != source // size, changed)
 
 
 def without_rate(terms, beta, **_):
