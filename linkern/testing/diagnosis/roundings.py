@@ -25,6 +25,7 @@ from linkern.testing.influence.paths import (
     Survival,
     few_bits,
     survivals,
+    tokens_of,
     usual_bits,
 )
 from linkern.testing.problems.context import Scope
@@ -130,7 +131,7 @@ def _said(
     path = path or stage
     lost = min((x for x in paths if x.lost), key=lambda x: (x.path != path, x.distance))
     near = any(one.path == "state" and not one.lost for one in paths)
-    where, chunk = _place(ask, path, length, near=near)
+    where, chunk = _place(ask, path, tokens_of(scope, length), near=near)
     some = "" if scope.few_shapes else _lengths(ask, lost, length)
     names = [name for name, width in SIGNIFICAND_BITS.items() if width == bits]
     formats = f" ({' or '.join(names)})" if names else ""

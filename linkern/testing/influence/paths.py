@@ -19,7 +19,7 @@ from linkern.testing.errors import TargetRaised
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import nearest_shape
+from linkern.testing.problems.shapes import Shape, nearest_shape
 from linkern.testing.problems.sparse import neutral_inputs, no_neutral
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
@@ -33,6 +33,7 @@ __all__ = [
     "ask",
     "few_bits",
     "survivals",
+    "tokens_of",
     "usual_bits",
 ]
 
@@ -171,6 +172,15 @@ def survivals(
     return tuple(survived)
 
 
+def tokens_of(scope: Scope, length: int) -> int:
+    """Return the tokens between which paths are measured at a length.
+
+    A contract may allow no sequence of that many.
+    """
+    shape = _shape(scope, (length, *SIZES[0][1:]))
+    return min(shape.length, shape.keys)
+
+
 def usual_bits(bits: int) -> int:
     """Return the bits of a dtype that are one apart or less, or the bits themselves.
 
@@ -185,7 +195,7 @@ def _dims(target: Target, scope: Scope) -> tuple[int, int, int]:
     """Return the first sizes that the target takes."""
     kind = "uniform" if scope.operator.feature_map else "mild"
     for dims in SIZES:
-        shape = nearest_shape(scope, (1, HEADS, *dims))
+        shape = _shape(scope, dims)
         made = real_problem(scope, shape, kind, "normal", np.random.default_rng(0))
         try:
             target.call(Call(made.inputs))
@@ -195,6 +205,14 @@ def _dims(target: Target, scope: Scope) -> tuple[int, int, int]:
         else:
             break
     return dims
+
+
+def _shape(scope: Scope, dims: tuple[int, int, int]) -> Shape:
+    """Return the allowed shape of one batch entry that is nearest to some sizes."""
+    length, *others = dims
+    shape = nearest_shape(scope, (1, HEADS, length, *others))
+    each = shape.keys // shape.length if scope.operator.micro_steps else 1
+    return nearest_shape(scope, (1, HEADS, each * length, *others))
 
 
 def ask(target: Target, problem: Problem) -> Real:
@@ -275,7 +293,7 @@ def _problem(
     scope: Scope, only: Only, dims: tuple[int, int, int]
 ) -> tuple[list[_Entry], Problem, Real]:
     """Return the entries, their problem, and the outputs before any is taken back."""
-    shape = nearest_shape(scope, (1, HEADS, *dims))
+    shape = _shape(scope, dims)
     entries = _entries(scope, min(shape.length, shape.keys), only)
     shape = replace(shape, batch=len(entries))
     kind = "uniform" if scope.operator.feature_map else "mild"

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
@@ -139,6 +140,28 @@ def test_edges_that_begin_inside_of_a_chunk_have_their_own_tokens():
     )
     assert observed.where == "pairs across tokens 31, 63, ..."
     assert "chunk_size=32" in observed.declaration
+
+
+@pytest.mark.slow
+def test_tokens_of_several_writes_are_counted_once():
+    def kernel(query, key, value, log_decay, beta, initial_state=None):
+        each, rounded = key.shape[2] // query.shape[2], rounded_to(11)
+        rows, state = [], initial_state
+        for first in range(0, query.shape[2], 16):
+            q, decays = (x[:, :, first : first + 16] for x in (query, log_decay))
+            writes = slice(each * first, each * (first + 16))
+            k, v, rates = (x[:, :, writes] for x in (key, value, beta))
+            state = rounded(state) if first else state
+            part = linkern.gated_delta_product(
+                q, k, v, decays, rates, initial_state=state
+            )
+            rows, state = [*rows, part.output], part.state.memory
+        return np.concatenate(rows, axis=2)
+
+    observed = rounding(*opened(kernel, "gated_delta_product"))
+    assert observed.sentence == (
+        "the state is rounded to 11 bits (tfloat32 or float16) every 16 tokens"
+    )
 
 
 PLACES = {
