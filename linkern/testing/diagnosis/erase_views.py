@@ -4,7 +4,8 @@ Where each key has one channel, the weights ``W`` between tokens of a channel ar
 product ``P (1 + A)^-1``: ``P`` is what a row reads of what a source has written, and
 ``A`` what it erases of it, both with the decays between the two. A weight is a sum over
 all ways from its source to its row, so that a fault in one of both is wrong in weights
-by no factor; in ``A`` or in ``P`` it is wrong once, where it is.
+by no factor; in ``A`` or in ``P`` it is wrong once, where it is. A factor of what a
+token writes is in a column of both, and is told by its own row.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import numpy as np
 from linkern.testing.diagnosis.factors.places import places_of
 from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
-__all__ = ["erased", "read"]
+__all__ = ["erased", "read", "written"]
 
 # Coordinates of the weights of a call that is neither cut nor packed.
 OF_WEIGHTS = {"row", "source", "batch", "head", "value channel", "key channel"}
@@ -74,6 +75,29 @@ def read(one: InfluenceMap) -> InfluenceMap | None:
         return x.measured @ erases, x.reads, *errors
 
     return _view(one, "score of each row with each source", term, own=True)
+
+
+def written(one: InfluenceMap) -> InfluenceMap | None:
+    """Return what each token writes, read in its own row, if that is all that is wrong.
+
+    Where tokens write ``D`` times what they should, weights are ``P D (1 + A D)^-1``,
+    so that ``W^-1 P = D^-1 + A``. None where `erased` is, but for tokens that are wrong
+    in their own row, and if anything below the diagonal is wrong.
+    """
+    entries = list[Index]()
+    for x in _channels(one):
+        if (x.measured.diagonal() == 0).any():
+            return None
+        inverse = np.asarray(np.linalg.inv(x.measured), np.float64)
+        sums = inverse @ x.reads
+        allowed = abs(inverse) @ x.bound @ abs(sums)
+        below = np.tril(np.ones(sums.shape, bool), -1)
+        if (abs(sums - _solved(x)) > allowed)[below].any():
+            return None
+        entries.append(x.entries.diagonal())
+    if not entries:
+        return None
+    return replace(one.part(np.concatenate(entries)), tensor="write of each token")
 
 
 def _solved(x: _Channel) -> Real:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.erase_views import erased, read
+from linkern.testing.diagnosis.erase_views import erased, read, written
 from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.floors import other_floor
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
@@ -38,7 +38,7 @@ COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
 # Views of the terms of a delta rule, and bits of a factor that they cannot shorten.
-TERMS, SIMPLE = (erased, read), 10.0
+TERMS, SIMPLE = (erased, read, written), 10.0
 # Times fewer entries that are wrong in what explains others.
 FEWER = 8
 # Bits that shares of a row must spare: they are wrong in fewer places than weights.
@@ -208,6 +208,7 @@ def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
         yield lost, False
         yield erased, False
         yield read, False
+        yield written, False
     yield steps, False
 
 

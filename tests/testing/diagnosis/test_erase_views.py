@@ -7,7 +7,7 @@ import pytest
 
 import linkern
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.erase_views import erased, read
+from linkern.testing.diagnosis.erase_views import erased, read, written
 from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import dense_scene, product_scene
 from linkern.testing.kernels.assembly import recurrence
@@ -159,6 +159,19 @@ def test_a_factor_of_one_term_is_named(op, term, place, size, change, by_what):
     assert diagnosis.hint
 
 
+def of_every_source(terms, log_decay, **_):
+    return terms * np.exp(log_decay)[..., None, :]
+
+
+@pytest.mark.parametrize("op", every(2, ["gated_delta_rule", "comba"]))
+def test_a_factor_of_what_a_token_writes_is_in_both_terms(op):
+    kernel = kernel_of(op, erase=of_every_source, score=of_every_source)
+    diagnosis = diagnose(*opened(kernel, op))
+    assert diagnosis.stage == "write of each token"
+    assert diagnosis.where == "everywhere"
+    assert diagnosis.by_what == "exp(log_decay[row])"
+
+
 def gdn2(query, key, value, log_decay, erase_gate, write_gate):
     gates = {"erase_gate": erase_gate, "write_gate": write_gate}
     return linkern.gdn2(query, key, value, log_decay=log_decay, **gates).output
@@ -173,6 +186,7 @@ def test_terms_of_an_operator_are_as_exact_as_its_weights(op, view):
     target, scope = opened(gdn2 if op == "gdn2" else recurrence(op), op)
     rng = np.random.default_rng(0)
     one = output_map(target, product_scene(scope, (1, 2, 40, 4, 40), rng))
+    assert not written(one).wrong.any()
     terms = view(one)
     assert len(terms.exact) == 2 * 4 * 10 * 9 / 2
     assert not terms.wrong.any()
@@ -187,7 +201,17 @@ def test_there_are_no_terms_of_a_token_without_weight_in_its_own_row():
     weights = {"exact": one.exact, "measured": one.measured}
     lost = replace(one, **{name: np.where(itself, 0, x) for name, x in weights.items()})
     assert erased(one) is not None
-    assert erased(lost) is read(lost) is None
+    assert erased(lost) is read(lost) is written(lost) is None
+
+
+def test_a_wrong_term_beside_them_hides_what_tokens_write():
+    kernel = kernel_of("gated_delta_rule", of_every_source, of_every_source)
+    both = kernel_of("gated_delta_rule", without_rate, of_every_source)
+    for one, told in ((kernel, True), (both, False)):
+        target, scope = opened(one, "gated_delta_rule")
+        rng = np.random.default_rng(0)
+        weights = output_map(target, product_scene(scope, (1, 2, 24, 4, 24), rng))
+        assert (written(weights) is not None) == told
 
 
 def test_there_are_no_terms_of_weights_that_are_sums_or_incomplete():
@@ -195,7 +219,8 @@ def test_there_are_no_terms_of_weights_that_are_sums_or_incomplete():
     rng = np.random.default_rng(0)
     dense = output_map(target, dense_scene(scope, (1, 2, 24, 4, 24), rng))
     some = output_map(target, product_scene(scope, (1, 2, 24, 4, 6), rng))
-    assert erased(dense) is erased(some) is read(dense) is read(some) is None
+    for view in (erased, read, written):
+        assert view(dense) is view(some) is None
 
 
 @pytest.mark.parametrize(
@@ -205,4 +230,4 @@ def test_there_are_no_terms_of_other_recurrences(op):
     target, scope = opened(recurrence(op), op)
     rng = np.random.default_rng(0)
     one = output_map(target, product_scene(scope, (1, 2, 24, 4, 24), rng))
-    assert erased(one) is read(one) is None
+    assert erased(one) is read(one) is written(one) is None
