@@ -35,6 +35,8 @@ Maps = list[InfluenceMap]
 # A place that leaves out more than this share of the wrong entries, or holds more than
 # this share of right ones, is none.
 MISSED, SPARED = 0.02, 0.25
+# Many statements fit by chance: then they hold no more than this share of right ones.
+MANY, FEW_SPARED = 3, 0.05
 # Where no words are that exact, those of which most entries are wrong.
 MOST_WRONG = 0.5
 
@@ -150,6 +152,7 @@ def _located(place: IndexSet | None, maps: Maps, most: float) -> bool:
     if place is None:
         return False
     missed, spared = misfit(place, maps)
+    most = min(most, FEW_SPARED) if len(place.atoms) >= MANY else most
     return missed <= MISSED and spared <= most
 
 

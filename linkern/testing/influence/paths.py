@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.errors import TargetRaised
-from linkern.testing.problems.context import Scope
+from linkern.testing.problems.context import Scope, Shape
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import Shape, nearest_shape
+from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.problems.sparse import neutral_inputs, no_neutral
 from linkern.testing.target.frameworks import numpy_dtype
 from linkern.testing.target.process import Target
@@ -177,7 +177,7 @@ def tokens_of(scope: Scope, length: int) -> int:
 
     A contract may allow no sequence of that many.
     """
-    shape = _shape(scope, (length, *SIZES[0][1:]))
+    shape = _shape(scope, (length, 1, 1))
     return min(shape.length, shape.keys)
 
 
@@ -209,10 +209,10 @@ def _dims(target: Target, scope: Scope) -> tuple[int, int, int]:
 
 def _shape(scope: Scope, dims: tuple[int, int, int]) -> Shape:
     """Return the allowed shape of one batch entry that is nearest to some sizes."""
-    length, *others = dims
-    shape = nearest_shape(scope, (1, HEADS, length, *others))
+    length, key_dim, value_dim = dims
+    shape = nearest_shape(scope, (1, HEADS, length, key_dim, value_dim))
     each = shape.keys // shape.length if scope.operator.micro_steps else 1
-    return nearest_shape(scope, (1, HEADS, each * length, *others))
+    return nearest_shape(scope, (1, HEADS, each * length, key_dim, value_dim))
 
 
 def ask(target: Target, problem: Problem) -> Real:
