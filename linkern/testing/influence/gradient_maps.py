@@ -26,6 +26,7 @@ from linkern.testing.influence.maps import (
     Flags,
     Index,
     InfluenceMap,
+    Real,
 )
 from linkern.testing.influence.parts import Parts, packings
 from linkern.testing.influence.readings import Table, shaped, with_joined
@@ -111,20 +112,33 @@ def _with_late_decays(
     """
     problem, (mine, others) = parts.problem, ends
     contract, operator = problem.scope.contract, problem.scope.operator
-    if "log_decay" not in problem.inputs:
-        return table
-    if is_raw(contract, operator.input("log_decay")):
+    default, groups = operator.defaults.get("log_decay"), problem.shape.groups
+    if "log_decay" in problem.inputs:
+        if is_raw(contract, operator.input("log_decay")):
+            return table
+
+        def without(tokens: Index) -> Real:
+            gradients = problem.recalled(
+                ("without decays", *tokens.tolist()),
+                partial(_solved_without_decays, problem, tokens),
+            )
+            return gradients[name].output
+
+    elif default is not None and groups == 1:
+        # A fixed decay of each head is a factor of all that comes back.
+        decays = default(problem._oracle_call.meant)[:, None, None]
+
+        def without(tokens: Index) -> Real:
+            return np.asarray(table.exact.output * np.exp(-len(tokens) * decays))
+
+    else:
         return table
     late = np.full(table.measured.shape, np.nan)
     first, sequence = parts.table[[0, 3]]
     for other in np.unique(others[chosen & ~table.right]).tolist():
         between = first[mine + 1 : other + 1]
         tokens = between[sequence[mine + 1 : other + 1] == sequence[mine]]
-        gradients = problem.recalled(
-            ("without decays", *tokens.tolist()),
-            partial(_solved_without_decays, problem, tokens),
-        )
-        late = np.where(others == other, gradients[name].output, late)
+        late = np.where(others == other, without(tokens), late)
     return replace(table, others={FIRST_DECAYS: late})
 
 
