@@ -189,7 +189,7 @@ class Library:
 
         JAX compiles every operation for every shape.
         """
-        return settings(max_examples={"numpy": 60, "jax": 8}.get(self.name, 20))
+        return settings(max_examples={"numpy": 60, "jax": 5}.get(self.name, 20))
 
 
 def not_installed(name):

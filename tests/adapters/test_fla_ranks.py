@@ -10,6 +10,7 @@ from linkern.testing.runner.judging import judge
 from linkern.testing.runner.opening import config_of, open_target
 from linkern.testing.runner.plan import Plan
 from linkern.testing.spec.contract import Contract
+from tests.marks import every
 
 ADAPTER = "linkern.adapters.fla_ranks"
 FAULTY = Path(__file__).parent / "fla_ranks_targets.py"
@@ -55,7 +56,7 @@ def judged(target, plan, law):
 @pytest.mark.parametrize(
     ("op", "declared"),
     [
-        ("gated_delta_rule", {}),
+        pytest.param("gated_delta_rule", {}, marks=pytest.mark.exhaustive),
         ("gated_delta_rule", {"ranks_order": "zigzag"}),
         ("kda", {}),
     ],
@@ -84,7 +85,7 @@ def test_gated_delta_product_is_right_in_bfloat16(target):
 ZIGZAG = {"ranks_order": "zigzag", "ranks_even": True}
 
 
-@pytest.mark.parametrize("declared", [{}, ZIGZAG])
+@pytest.mark.parametrize("declared", every(2, [ZIGZAG, {}], slow=0))
 @pytest.mark.parametrize("law", LAWS)
 def test_a_context_is_passed_to_a_target_that_takes_one(law, declared, target):
     contract = Contract(**CONTRACT, **declared)  # equal shards are not declared

@@ -32,7 +32,7 @@ def test_the_demo_shows_the_kernel_its_fault_and_what_comes_next():
     ("target", "code"), every(2, [("linkern.nowhere:attention", 2), (GOOD, 1)])
 )
 def test_a_fault_that_is_not_found_fails_the_demo(monkeypatch, target, code):
-    words = (target, *demonstration.WORDS[1:])
+    words = (target, *demonstration.WORDS[1:], "--profile", "smoke")
     monkeypatch.setattr(demonstration, "WORDS", words)
     result = CliRunner().invoke(main, ["demo"])
     assert result.exit_code == code

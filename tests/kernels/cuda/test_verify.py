@@ -6,6 +6,7 @@ import pytest
 
 from linkern import testing
 from tests.kernels.cuda.emulator.build import require_compiler
+from tests.marks import every
 
 pytestmark = pytest.mark.usefixtures("compiler")
 
@@ -30,14 +31,18 @@ def compiler():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "dtype", "contract", "checks"),
-    [
-        ("linear_attention", "float32", {}, OF_NUMBERS + OF_WEIGHTS),
-        ("simple_gla", "bfloat16", NARROW, OF_NUMBERS + OF_DECAYS),
-        ("gated_delta_rule", "float32", {}, OF_NUMBERS + OF_DECAYS),
-        ("gated_delta_rule", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
-        ("gla", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
-        ("kda", "float32", {}, OF_NUMBERS + OF_DECAYS),
-    ],
+    every(
+        2,
+        slow=0,
+        cases=[
+            ("linear_attention", "float32", {}, OF_NUMBERS + OF_WEIGHTS),
+            ("simple_gla", "bfloat16", NARROW, OF_NUMBERS + OF_DECAYS),
+            ("gated_delta_rule", "float32", {}, OF_NUMBERS + OF_DECAYS),
+            ("gated_delta_rule", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
+            ("gla", "bfloat16", {}, OF_NUMBERS + OF_DECAYS),
+            ("kda", "float32", {}, OF_NUMBERS + OF_DECAYS),
+        ],
+    ),
 )
 def test_kernels_keep_the_laws(op, dtype, contract, checks):
     report = testing.verify(

@@ -1,6 +1,6 @@
 """Packed sequences: each has its outputs, its states and its gradients."""
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from linkern.testing.kernels.assembly import (
     stateful,
 )
 from linkern.testing.report import bundle
-from tests.marks import slow_unless
+from tests.marks import in_turn, slow_unless
 from tests.testing.checks.test_gated import complaints, fails, judge
 
 OUTPUTS, STATES, GRADIENTS = LAWS = (
@@ -64,9 +64,13 @@ def test_right_kernels_pass(op):
     assert not complaints(RIGHT[op], op, *LAWS, profile="quick")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("op", ["rwkv6", "delta_rule"])
+@pytest.mark.parametrize(
+    ("op", "dtype"),
+    in_turn(
+        lambda *_: False,
+        product(["rwkv6", "delta_rule"], ["float64", "bfloat16", "float16"]),
+    ),
+)
 def test_right_kernels_pass_in_every_dtype(op, dtype):
     pytest.importorskip("ml_dtypes")
     kernel = packed(recurrence(op, backward=RecurrenceBackward()), op)

@@ -222,7 +222,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("case", every(5, DECLARED, slow=0.5))
+@pytest.mark.parametrize("case", every(5, DECLARED, slow=0.25))
 def test_what_is_declared_as_proposed_is_right(case):
     (kernel, op, contract, checks), declaration = DECLARED[case]
     verdicts, cause = ran(kernel, op, contract, checks)

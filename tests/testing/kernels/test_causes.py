@@ -34,7 +34,7 @@ MOST_WRONG = {False: (2, 0), True: (1, 0)}
     in_turn(
         lambda name, dtype: dtype == "float32" and name in CORRECT_CHOSEN,
         ((name, dtype) for name in CORRECT for dtype in ("float32", *OTHERS)),
-        step=9,
+        step=18,
     ),
 )
 def test_no_correct_kernel_is_diagnosed(name, dtype):
@@ -57,7 +57,7 @@ ELSEWHERE = dict(zip(PLACED, cycle(OTHERS[:2]), strict=False))
     in_turn(
         lambda name, dtype: name in CHOSEN and dtype == ON_PAGE[name],
         dict.fromkeys((*ON_PAGE.items(), *ELSEWHERE.items())),
-        step=9,
+        step=18,
     ),
 )
 def test_what_is_said_of_a_mutant_is_right(name, dtype):

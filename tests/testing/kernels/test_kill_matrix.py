@@ -91,6 +91,7 @@ PANELS |= {(name, "float16"): (name,) for name in IN_FLOAT16}
             for name, dtype in PANELS
             for check in checks_of(CORRECT[name].op, dtype)
         ),
+        step=2,
     ),
 )
 def test_correct_kernels_pass(check, name, dtype, monkeypatch):

@@ -61,7 +61,7 @@ def judged(target, plan, law):
 )
 def test_the_example_is_right(op, target):
     plan = plan_of(f"{EXAMPLE}:{op}", op)
-    for law in ("value_on_integers", "state_split", "gradient_of_state"):
+    for law in ("value_on_integers", "gradient_of_state"):
         result = judged(target, plan, law)
         assert result.verdict == "passed", result.message
 
@@ -119,7 +119,7 @@ def test_an_output_of_all_ranks_is_refused(target):
         (
             "in_zigzag",
             {"ranks_order": "zigzag", "ranks_even": True},
-            ("value_on_integers", "state_split", "gradient_value"),
+            ("value_on_integers", "gradient_value"),
         ),
         ("packed", {}, ("packed_equals_separate", "packed_gradients")),
         (
