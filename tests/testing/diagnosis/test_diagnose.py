@@ -994,3 +994,45 @@ def test_an_access_out_of_bounds_is_the_cause_of_numbers_that_are_not_finite(
     scope = Scope(OPERATORS["linear_attention"], Contract(), "float32")
     said = examine(target, replace(scope, interface=target.interface)).sentence
     assert re.search(sentence, said)
+
+
+def of_levels(level):
+    """Return log-linear attention in which a row and a source have another level."""
+
+    def log_linear_attention(query, key, value, log_decay, level_scales):
+        row, source = np.indices((query.shape[2], key.shape[2]))
+        chosen = level(row, source * (source <= row)).astype(np.int64)
+        sums = np.cumsum(np.maximum(log_decay, -1e4), axis=2, dtype=np.float64)
+        decays = np.exp(np.minimum(sums[..., :, None] - sums[..., None, :], 0))
+        scales = level_scales[:, :, row, chosen.clip(0, level_scales.shape[-1] - 1)]
+        weights = np.tril(query @ key.mT * decays * scales)
+        return (weights @ value).astype(value.dtype)
+
+    return log_linear_attention
+
+
+def highest_bit(numbers):
+    return np.frexp(numbers.astype(np.float64))[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    every(
+        3,
+        [
+            ("level below", lambda i, j: highest_bit(i ^ j) - (i != j)),
+            ("level of row - source", lambda i, j: highest_bit(i - j)),
+            ("level above", lambda i, j: highest_bit(i ^ j) + 1),
+        ],
+        slow=0.5,
+    ),
+)
+def test_scales_of_other_levels_are_named(words, level):
+    by_what = diagnosed(of_levels(level), "log_linear_attention").by_what
+    assert by_what == f"level_scales[row] of the {words} / level_scales[row]"
+
+
+@pytest.mark.slow
+def test_nothing_is_said_of_scales_of_the_right_levels():
+    right = of_levels(lambda i, j: highest_bit(i ^ j))
+    assert diagnosed(right, "log_linear_attention") is None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from linkern.testing.influence.maps import Index, InfluenceMap, Real
 
-__all__ = ["LEAST", "Places", "places_of"]
+__all__ = ["LEAST", "Places", "level_of", "places_of"]
 
 # The logarithm of a decay to zero, and of a factor that is zero.
 LEAST = -1e4
@@ -186,13 +186,15 @@ def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
     index |= {x: known[name] for x, name in _CHANNELS.items() if name in known}
     levels = any("l" in letters for letters in axes.values())
     if levels and "source" in known and "span" not in known:
-        index.setdefault("l", _level(row, source))
+        index.setdefault("l", level_of(np.where(source < 0, 0, row ^ source)))
     return Places(
         entries, chunk, inputs, axes, sizes, groups, micro, row, source, key, index
     )
 
 
-def _level(row: Index, source: Index) -> Index:
-    """Return the level of pairs of tokens: that of the highest bit that differs."""
-    differing = np.where(source < 0, 0, row ^ source)
-    return np.frexp(differing.astype(np.float64))[1].astype(np.int64)
+def level_of(bits: Index) -> Index:
+    """Return the number of the highest bit of each number, from 1; 0 if it is zero.
+
+    Of the bits in which two tokens differ, it is the level of their pair.
+    """
+    return np.frexp(bits.astype(np.float64))[1].astype(np.int64)

@@ -16,7 +16,7 @@ import numpy as np
 
 from linkern.testing.diagnosis.factors.logs import Logs, Made, at_least, log_of
 from linkern.testing.diagnosis.factors.pairs import carried_sums, sums_of_pairs
-from linkern.testing.diagnosis.factors.places import Places, places_of
+from linkern.testing.diagnosis.factors.places import Places, level_of, places_of
 from linkern.testing.influence.maps import PARTS_BACK, Index, InfluenceMap, Real
 
 __all__ = ["SUMMED", "Quantity", "signed_quantities"]
@@ -255,6 +255,12 @@ def _elsewhere(axes: str, places: Places) -> Iterator[tuple[str, Mapping[str, In
     if {"g", "h"} & {*axes} and places.sizes["g"] > 1:
         first = np.zeros_like(places.row)
         yield " of head 0", {"g": first, "h": first}
+    if "l" in axes and places.sourced and "l" in places.index:
+        level = places.index["l"]
+        yield " of the level below", {"l": level - 1}
+        yield " of the level above", {"l": level + 1}
+        apart = level_of(places.row - places.source)
+        yield " of the level of row - source", {"l": apart}
     if "k" in axes and "k" in places.index:
         channel = places.index["k"]
         for width in TILES:
