@@ -38,7 +38,7 @@ COARSE = 2.0**-6
 # Bits of the words that a view is named with, and of entries that nothing explains.
 WORDS, NUMBERS = 4.0, 40.0
 # Views of the terms of a delta rule, and bits of a factor that they cannot shorten.
-TERMS, SIMPLE = (erased, read, written), 10.0
+TERMS, SIMPLE = (erased, read), 10.0
 # Times fewer entries that are wrong in what explains others.
 FEWER = 8
 # Bits that shares of a row must spare: they are wrong in fewer places than weights.
@@ -149,7 +149,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         # A product that holds of entries in no place may be a part of what is lost.
         best = _with_replacement(best, first, second)
     if best.factor is None and not best.coarse and not best.broken:
-        return _of_whole_rows(best, *every)
+        return _of_writes(_of_whole_rows(best, *every), *every)
     return best
 
 
@@ -168,6 +168,15 @@ def _of_whole_rows(finding: Finding, *every: Maps) -> Finding:
     if not any(one.wrong.any() for one in rows[0]):
         return finding
     return replace(_finding(*rows), broken=finding.broken)
+
+
+def _of_writes(finding: Finding, *every: Maps) -> Finding:
+    """Return the finding of what tokens write, if that has a factor in both terms."""
+    writes = [_seen(written, maps) for maps in every]
+    if finding.factor or not any(one.wrong.any() for one in writes[0]):
+        return finding
+    other = _finding(*writes)
+    return replace(other, broken=finding.broken) if other.factor else finding
 
 
 def _with_divisor(finding: Finding, first: Maps, second: Maps) -> Finding:
@@ -208,7 +217,6 @@ def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
         yield lost, False
         yield erased, False
         yield read, False
-        yield written, False
     yield steps, False
 
 
