@@ -214,7 +214,9 @@ def _views(maps: Maps) -> Iterator[tuple[View, bool]]:
         yield beside_rows, True
         yield row_sums, False
     if maps[0].problem.scope.operator.erases:
-        yield lost, False
+        wrong = [one for one in maps if one.is_product and one.wrong.any()]
+        if all(lost(one) is not None for one in wrong):
+            yield lost, False
         yield erased, False
         yield read, False
     yield steps, False

@@ -57,6 +57,7 @@ STAGES = {
     "state and normalizer": _Stage("state_rounded", "state", STATES),
     "normalizer": _Stage("normalizer_rounded", "normalizer", STATES[1:]),
     "scores": _Stage("scores_rounded", "score", ("score_dtype",)),
+    "slot weights": _Stage("slot_weights_rounded", "value", ("score_dtype",)),
     "erase weights": _Stage("erase_weights_rounded", "erase", ("score_dtype",)),
     "quotient": _Stage("coarse_reciprocal"),
     "log_decay": _Stage("decays_rounded"),
@@ -215,8 +216,8 @@ def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int, str]:
         replace(one, lost=one.lost and one.bits <= fewest + BESIDES) for one in paths
     )
     lost = {one.path for one in paths if one.lost}
-    other = any(one.lost and (one.scaled or one.bits < FEWEST) for one in paths)
-    if not lost or other:
+    scaled = any(one.lost and one.scaled and one.path != "value" for one in paths)
+    if not lost or scaled or fewest < FEWEST:
         return "", 0, ""
     stage, shown = _stage(paths, lost, fewest, summed=summed)
     entries = [one for one in paths if one.lost and one.path in shown]
@@ -246,7 +247,7 @@ def _stage(
     # Values of so few bits lose none.
     hidden = all(one.limit <= fewest + 1 for one in paths if one.path == "value")
     if "value" in lost and summed:
-        return "sums", lost
+        return _summed(paths, lost, near=near)
     if "value" in lost and not near and not far:
         if any(one.path == "normalizer" for one in paths):
             return "quotient", {"normalizer"}
@@ -272,6 +273,21 @@ def _stage(
     if far:
         return "state and normalizer" if "normalizer" in lost else "state", {"state"}
     return narrowest, {narrowest}
+
+
+def _summed(
+    paths: tuple[Survival, ...], lost: set[str], *, near: bool
+) -> tuple[str, set[str]]:
+    """Return the stage that loses bits of values and of their sums.
+
+    If all channels of a value have the same error, and those of a state next to it,
+    what they are multiplied by is rounded.
+    """
+    alike = any(one.lost and one.scaled for one in paths if one.path == "value")
+    if near and alike:
+        slots = any(one.path == "slots" for one in paths)
+        return "slot weights" if slots else "scores", {"value"}
+    return "sums", lost
 
 
 def _spread(errors: NDArray[np.float64]) -> bool:

@@ -118,12 +118,14 @@ def lost(one: InfluenceMap) -> InfluenceMap | None:
 
     A token that is lost does not erase either: the other products are too large, but
     none appears where there was none. Of a map that is wrong otherwise, the view is
-    None.
+    None: if another product is smaller, or if nothing is lost.
     """
     gone = abs(one.measured) <= one.bound
     others = one.wrong & ~gone
     larger = (abs(one.measured) > abs(one.exact)) & (one.exact != 0)
     if not one.is_product or not larger[others].all():
+        return None
+    if others.any() and not (one.wrong & gone).any():
         return None
     return replace(one, measured=np.where(others, one.exact, one.measured))
 

@@ -154,9 +154,9 @@ def survivals(
         limit = min(sum(entry.bits.values()), SIGNIFICAND_BITS["float64"])
         bits = limit if relative == 0 else int(min(limit, np.floor(-np.log2(relative))))
         # What is erased is the same part of all channels.
-        back = lost and entry.row > entry.source
-        back &= entry.path not in ("normalizer", "erase")
-        scaled = back and _is_scaled(away, exact.output[place])
+        told = entry.row > entry.source or entry.path == "value"
+        told &= lost and entry.path not in ("normalizer", "erase")
+        scaled = told and _is_scaled(away, exact.output[place])
         shown = tuple(errors.tolist())
         survived.append(
             Survival(

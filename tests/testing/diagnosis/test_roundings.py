@@ -142,6 +142,26 @@ def test_edges_that_begin_inside_of_a_chunk_have_their_own_tokens():
     assert "chunk_size=32" in observed.declaration
 
 
+def test_slot_weights_are_told_from_sums():
+    def kernel(query, key, value, slots, log_decay):
+        size = (*query.shape[:2], slots.shape[-1])
+        keys, values = (np.zeros((*size, x.shape[-1]), x.dtype) for x in (key, value))
+        output, scale = np.empty_like(value), query.dtype.type(key.shape[-1] ** -0.5)
+        for t in range(query.shape[2]):
+            decay, write = np.exp(log_decay[:, :, t, :, None]), slots[:, :, t, :, None]
+            keys = decay * keys + write * key[:, :, t, None]
+            values = decay * values + write * value[:, :, t, None]
+            scores = scale * (keys @ query[:, :, t, :, None])
+            weights = np.exp(scores - scores.max(axis=-2, keepdims=True))
+            weights = rounded_to(8)(weights / weights.sum(axis=-2, keepdims=True))
+            output[:, :, t] = (weights.mT @ values)[..., 0, :]
+        return output
+
+    observed = rounding(*opened(kernel, "gsa"))
+    assert observed.sentence == "the slot weights are rounded to 8 bits (bfloat16)"
+    assert observed.declaration == ("score_dtype=bfloat16",)
+
+
 @pytest.mark.slow
 def test_tokens_of_several_writes_are_counted_once():
     def kernel(query, key, value, log_decay, beta, initial_state=None):

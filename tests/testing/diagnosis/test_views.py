@@ -59,6 +59,8 @@ def test_tokens_are_not_lost_where_others_are_wrong_in_another_way():
     leaking = (smaller.coordinates["row"] == 3) & (smaller.coordinates["source"] == 5)
     leaked = replace(smaller, measured=np.where(leaking, 1.0, smaller.measured))
     assert lost(leaked) is None
+    doubled = replace(smaller, measured=np.where(row, 2 * smaller.exact, smaller.exact))
+    assert lost(doubled) is None
 
 
 def test_tokens_are_lost_in_products_alone():
