@@ -96,7 +96,12 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield the replacements that have no number in them, and their texts."""
     operator, present = call.operator, _present(call)
     known = _with_defaults(call)
-    if operator.has_scale:
+    if operator.has_scale and operator.feature_map:
+        # Maps are not linear: a factor of their argument is none of their features.
+        for name in ("query", "key"):
+            text = f"phi(scale * {name}) in place of phi({name})"
+            yield text, _with(name, lambda c, x: x * c.scale)
+    elif operator.has_scale:
         yield "1 in place of scale", _with("query", lambda c, x: x / c.scale)
         yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
     for name, x in known.items():

@@ -1036,3 +1036,14 @@ def test_scales_of_other_levels_are_named(words, level):
 def test_nothing_is_said_of_scales_of_the_right_levels():
     right = of_levels(lambda i, j: highest_bit(i ^ j))
     assert diagnosed(right, "log_linear_attention") is None
+
+
+@pytest.mark.parametrize("name", every(2, ["query", "key"]))
+def test_a_scale_inside_of_the_feature_map_is_named(name):
+    def kernel(query, key, value, scale=1.0):
+        inputs = {"query": query, "key": key, "value": value}
+        inputs[name] = query.dtype.type(scale) * inputs[name]
+        return linkern.linear_attention(**inputs).output
+
+    by_what = diagnosed(kernel).by_what
+    assert by_what == f"phi(scale * {name}) in place of phi({name})"
