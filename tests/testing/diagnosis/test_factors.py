@@ -1,5 +1,6 @@
 """Formulas are recovered from planted ones, and never read into noise."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -193,6 +194,18 @@ def test_a_scale_by_default_is_named() -> None:
     first, *_ = spell(levels, constants, 1e-6, natural=False)
     assert first.exponents == {"scale": -1.0, "K": -0.5}
     assert text_of("product", 1.0, first, {}) == "K^-0.5 / scale"
+
+
+def test_a_power_of_two_is_none_of_a_size_that_is_one_by_chance() -> None:
+    def first(number: Callable[[int], float], *sizes: int) -> str:
+        constants = [{"padded K": float(np.log(size))} for size in sizes]
+        levels = [float(np.log(number(size))) for size in sizes]
+        named, *_ = spell(levels, constants, 1e-6, natural=False)
+        return text_of("product", 1.0, named, {})
+
+    assert first(lambda _: 32.0, 8) == "32"
+    assert first(lambda _: 1 / 64, 8) == "1/64"
+    assert first(lambda size: size**2 / 2, 8, 16) == "padded K^2 / 2"
 
 
 def test_a_fraction_that_rounding_allows_by_chance_is_not_named() -> None:

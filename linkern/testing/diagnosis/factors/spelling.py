@@ -24,6 +24,8 @@ _SCALES = ({"scale": -1.0, "K": -0.5}, {"K": 0.5, "padded K": -0.5})
 _KNOWN = {"pi": np.pi, "e": np.e, "ln 2": np.log(2), "2^0.5": 2**0.5}
 _POWERS = (0.5, -0.5, 1.0, -1.0, 2.0, -2.0)
 LARGEST, MOST_DIGITS = 16, 5
+# Larger powers of two, by their exponents, that are fewer bits than other numbers.
+LARGER = range(5, 11)
 # Bits that a constant may have beyond those in which it was measured.
 BY_CHANCE = 4.0
 
@@ -65,6 +67,10 @@ def _small() -> list[Spelled]:
                 bits = sum(1.0 if x in (2, 4, 8, 16) else 2.0 for x in (top, below))
                 cost = 1 + bits * float(np.log2(top * below))
                 known.append(Spelled(text, top / below, cost=cost))
+    for bits in LARGER:
+        text, number, cost = f"{1 << bits}", float(1 << bits), 1.0 + bits
+        known.append(Spelled(text, number, cost=cost))
+        known.append(Spelled(f"1/{text}", 1 / number, cost=cost))
     known += [Spelled(text, number, cost=5.0) for text, number in _KNOWN.items()]
     return known + [Spelled(f"1/{x}", 1 / y, cost=6.0) for x, y in _KNOWN.items()]
 
