@@ -147,7 +147,8 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
         best = _with_divisor(best, first, second)
     elif best.place is None:
         # A product that holds of entries in no place may be a part of what is lost.
-        best = _with_replacement(best, first, second)
+        other = _with_replacement(best, first, second)
+        best = best if other.place is None else other
     if best.factor is None and not best.coarse and not best.broken:
         return _of_writes(_of_whole_rows(best, *every), *every)
     return best

@@ -96,14 +96,7 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield the replacements that have no number in them, and their texts."""
     operator, present = call.operator, _present(call)
     known = _with_defaults(call)
-    if operator.has_scale and operator.feature_map:
-        # Maps are not linear: a factor of their argument is none of their features.
-        for name in ("query", "key"):
-            text = f"phi(scale * {name}) in place of phi({name})"
-            yield text, _with(name, lambda c, x: x * c.scale)
-    elif operator.has_scale:
-        yield "1 in place of scale", _with("query", lambda c, x: x / c.scale)
-        yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
+    yield from _scales(call)
     for name, x in known.items():
         if name in present and operator.input(name).optional:
             yield f"{name} left out", _with(name, lambda *_: None)
@@ -127,6 +120,18 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     for name in present:
         if operator.input(name).axes[-1] == "t":
             yield from _at_chunks(name, call.sizes["t"])
+
+
+def _scales(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield other scales, and those that are inside of a feature map."""
+    operator = call.operator
+    if operator.has_scale and operator.feature_map:
+        for name in ("query", "key"):
+            text = f"phi(scale * {name}) in place of phi({name})"
+            yield text, _with(name, lambda c, x: x * c.scale)
+    elif operator.has_scale:
+        yield "1 in place of scale", _with("query", lambda c, x: x / c.scale)
+        yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
 
 
 def _other_erases(call: OracleCall) -> Iterator[tuple[str, Change]]:
