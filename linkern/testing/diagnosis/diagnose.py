@@ -60,6 +60,8 @@ SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
 # What comes back through a state: one result, if several inputs have it wrong.
 THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
+# The usual line of a state that is wrong, and outputs with it.
+WRITES = "what tokens write into the state that rows read, or its decay"
 DENOMINATORS = " through the denominator"
 # Declarations of inputs without which the maps are measured, if a target refuses them.
 LIMITS = ("decay_floor", "packing")
@@ -229,8 +231,25 @@ class _Probe:
                 maps = self._maps(stage)
             wrong = [one.tensor for one in maps if one.wrong.any()]
             if wrong:
-                return self._of_maps(stage, maps, wrong)
+                told = self._of_maps(stage, maps, wrong)
+                return self._of_state(told) or told
         return None
+
+    def _of_state(self, told: Diagnosis) -> Diagnosis | None:
+        """Return what is wrong in the final state, where outputs have no formula.
+
+        Rows that read a wrong state by no linear rule are wrong by no factor.
+        """
+        stage = next(one for one in STAGES if one.name == "state")
+        if told.stage != "output" or told.factor or stage.skipped(self.scope):
+            return None
+        with self.clock.without(FOR_THE_REST):
+            maps = self._maps(stage)
+        wrong = [one.tensor for one in maps if one.wrong.any()]
+        of_state = self._of_maps(stage, maps, wrong) if wrong else None
+        if of_state is None or of_state.factor is None:
+            return None
+        return replace(of_state, hint=WRITES)
 
     def _maps(self, stage: Stage, seed: int = SEED) -> list[InfluenceMap]:
         """Return the maps of a stage, if it has some."""

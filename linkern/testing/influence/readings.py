@@ -65,6 +65,8 @@ ACROSS = "output across sequences"
 # What these are in one sequence of all tokens.
 JOINED = "that of joined sequences"
 STATES = ("final state", "final normalizer")
+# The columns of a memory that hold keys, beside those of values.
+OF_KEYS = "final state of keys"
 
 
 def maps_of(
@@ -338,6 +340,9 @@ def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         likely = bounded.bound
         table = Table(tensor, problem, measured, bounded, likely, stored, places)
         yield table.of()
+        if problem.scope.operator.state[STATES.index(tensor)][-1] == "k+v":
+            keys = _key_columns(problem, places, measured.shape)
+            yield replace(table, tensor=OF_KEYS, places=keys).of()
 
 
 def _state_places(
@@ -361,6 +366,23 @@ def _state_places(
         own = tokens[places["batch"], np.maximum(columns, 0)]
         places |= _of_key(problem, np.where(columns < 0, NOWHERE, own))
     return places
+
+
+def _key_columns(
+    problem: Problem, places: Mapping[str, Index], shape: tuple[int, ...]
+) -> dict[str, Index]:
+    """Return the coordinates of the columns of keys in a memory.
+
+    A column belongs to the token whose key alone has that channel, if there is one.
+    """
+    there = problem.key != 0
+    alone = np.where(there.sum(-2) == 1, there.argmax(-2), NOWHERE)
+    column = np.arange(shape[-1])
+    head = places["head"] // (shape[1] // alone.shape[1])
+    inside = column.clip(0, alone.shape[-1] - 1)
+    own = np.where(column == inside, alone[places["batch"], head, inside], NOWHERE)
+    others = {name: x for name, x in places.items() if name != "value channel"}
+    return {**others, **_of_key(problem, own)}
 
 
 def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:

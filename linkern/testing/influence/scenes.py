@@ -34,6 +34,7 @@ __all__ = [
     "heavy_scene",
     "impulse_shape",
     "kept_sources",
+    "key_scene",
     "longer_keys",
     "per_token",
     "product_scene",
@@ -177,6 +178,20 @@ def product_scene(
         return changed
     axis = "slot" if along[0] == "slots" else sources.axis
     return changed.told(sources=replace(sources, channels=channels, axis=axis))
+
+
+def key_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
+    """Return impulses in values, with keys of one channel that no other token has."""
+    made = dense_scene(scope, sizes, rng)
+    *lead, tokens, count = made.key.shape
+    channels = rng.permuted(np.broadcast_to(np.arange(count), (*lead, count)), axis=-1)
+    channels = channels[..., np.arange(tokens) % count]
+    length = rng.uniform(*_DIRECTIONS["key"], channels.shape)
+    there = np.arange(count) == channels[..., None]
+    key = np.where(there, length[..., None], 0.0).astype(made.key.dtype)
+    sources: Sources = made.knobs["sources"]
+    made = made.told(sources=replace(sources, channels=channels))
+    return made.with_inputs(key=key)
 
 
 def _with_equal_channels(problem: Problem) -> Problem:

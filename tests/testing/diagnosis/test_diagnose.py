@@ -1047,3 +1047,70 @@ def test_a_scale_inside_of_the_feature_map_is_named(name):
 
     by_what = diagnosed(kernel).by_what
     assert by_what == f"phi(scale * {name}) in place of phi({name})"
+
+
+def mesa_of(power):
+    """Return a mesa layer whose keys are in their memory with powers of beta."""
+
+    def mesa(query, key, value, log_decay, beta, ridge, initial_state=None):
+        *lead, dim = ridge.shape
+        size = (len(key), *lead, dim, dim + value.shape[-1])
+        state = np.zeros(size, key.dtype) if initial_state is None else initial_state
+        output, ridges = np.empty_like(value), ridge[..., None] * np.eye(dim)
+        for t in range(key.shape[2]):
+            rate, column = beta[:, :, t, None, None], key[:, :, t, :, None]
+            row = np.concatenate(
+                [rate**power * column.mT, rate * value[:, :, t, None]], -1
+            )
+            state = np.exp(log_decay[:, :, t, None, None]) * state + column * row
+            keys, values = np.split(state, [dim], axis=-1)
+            solved = np.linalg.solve(keys + ridges, query[:, :, t, :, None])
+            output[:, :, t] = (solved.mT @ values)[..., 0, :]
+        return output, state
+
+    return mesa
+
+
+def undecayed_keys(query, key, value, slots, log_decay, initial_state=None):
+    """Gated slot attention whose memory of keys does not decay."""
+    *lead, dim = key[:, :, 0].shape
+    size = (*lead, slots.shape[-1], dim + value.shape[-1])
+    state = np.zeros(size, key.dtype) if initial_state is None else initial_state
+    keys, values = np.split(state, [dim], axis=-1)
+    output = np.empty_like(value)
+    for t in range(key.shape[2]):
+        decay, write = np.exp(log_decay[:, :, t, :, None]), slots[:, :, t, :, None]
+        keys = keys + write * key[:, :, t, None]
+        values = decay * values + write * value[:, :, t, None]
+        scores = keys @ query[:, :, t, :, None] * dim**-0.5
+        weights = np.exp(scores - scores.max(axis=-2, keepdims=True))
+        weights = weights / weights.sum(axis=-2, keepdims=True)
+        output[:, :, t] = (weights.mT @ values)[..., 0, :]
+    return output, np.concatenate([keys, values], axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "where", "by_what"),
+    every(
+        2,
+        [
+            ("mesa", mesa_of(2), "everywhere", "beta[source]"),
+            ("mesa", mesa_of(0), "everywhere", "1 / beta[source]"),
+            (
+                "gsa",
+                undecayed_keys,
+                "sources other than the last source",
+                "exp(-sum of log_decay over (source, row])",
+            ),
+        ],
+    ),
+)
+def test_keys_that_are_wrong_in_a_state_are_named(op, kernel, where, by_what):
+    diagnosis = diagnosed(kernel, op)
+    assert diagnosis.stage == "final state of keys"
+    assert (diagnosis.where, diagnosis.by_what) == (where, by_what)
+
+
+@pytest.mark.slow
+def test_nothing_is_said_of_keys_that_are_right_in_a_state():
+    assert diagnosed(mesa_of(1), "mesa") is None
