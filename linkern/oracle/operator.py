@@ -156,6 +156,11 @@ class Operator:
         return "r" in self._letters
 
     @property
+    def keeps_keys(self) -> bool:
+        """True if the memory has columns of keys before those of values."""
+        return self.state[0][-1] == "k+v"
+
+    @property
     def rows_per_token(self) -> int:
         """The rows of the recurrence that a token takes, or a micro-step."""
         return 2 if {"a", "removal_key"} & {*self.names} else 1

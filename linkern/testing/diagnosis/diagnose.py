@@ -42,6 +42,7 @@ from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import InfluenceMap
+from linkern.testing.influence.readings import OF_KEYS
 from linkern.testing.influence.scenes import SPREAD, carrier
 from linkern.testing.influence.stages import Stage
 from linkern.testing.problems.context import Scope
@@ -60,8 +61,8 @@ SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
 # What comes back through a state: one result, if several inputs have it wrong.
 THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
-# The usual line of a state that is wrong, and outputs with it.
-WRITES = "what tokens write into the state that rows read, or its decay"
+# The usual line of keys that are wrong in a state, and outputs with them.
+WRITES = "what a token writes along its key into the state, or the decay of that"
 DENOMINATORS = " through the denominator"
 # Declarations of inputs without which the maps are measured, if a target refuses them.
 LIMITS = ("decay_floor", "packing")
@@ -232,24 +233,25 @@ class _Probe:
             wrong = [one.tensor for one in maps if one.wrong.any()]
             if wrong:
                 told = self._of_maps(stage, maps, wrong)
-                return self._of_state(told) or told
+                return self._of_keys(told) or told
         return None
 
-    def _of_state(self, told: Diagnosis) -> Diagnosis | None:
-        """Return what is wrong in the final state, where outputs have no formula.
+    def _of_keys(self, told: Diagnosis) -> Diagnosis | None:
+        """Return what is wrong of the keys in a state, where outputs have no formula.
 
-        Rows that read a wrong state by no linear rule are wrong by no factor.
+        Rows read them by no linear rule, and are wrong by no factor.
         """
         stage = next(one for one in STAGES if one.name == "state")
-        if told.stage != "output" or told.factor or stage.skipped(self.scope):
+        explained = told.stage != "output" or told.factor is not None
+        if explained or not self.scope.operator.keeps_keys or stage.skipped(self.scope):
             return None
         with self.clock.without(FOR_THE_REST):
             maps = self._maps(stage)
-        wrong = [one.tensor for one in maps if one.wrong.any()]
-        of_state = self._of_maps(stage, maps, wrong) if wrong else None
-        if of_state is None or of_state.factor is None:
+        maps = _of_tensor(maps, OF_KEYS)
+        if not any(one.wrong.any() for one in maps):
             return None
-        return replace(of_state, hint=WRITES)
+        of_keys = self._of_maps(stage, maps, [OF_KEYS])
+        return replace(of_keys, hint=WRITES) if of_keys.factor else None
 
     def _maps(self, stage: Stage, seed: int = SEED) -> list[InfluenceMap]:
         """Return the maps of a stage, if it has some."""

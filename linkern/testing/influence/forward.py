@@ -131,7 +131,7 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield dense_scene(scope, (1, 2, 40, 6, 6), rng)
     for length in (1, 9):
         yield product_scene(scope, (1, 2, length, 4, 4), rng)
-    if any(axes[-1] == "k+v" for axes in scope.operator.state):
+    if scope.operator.keeps_keys:
         yield key_scene(scope, (1, 2, 24, 40, 24), rng)
         yield key_scene(scope, (1, 2, 40, 44, 40), rng)
 

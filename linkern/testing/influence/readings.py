@@ -40,6 +40,7 @@ from linkern.testing.target.protocol import Call, Reply
 
 __all__ = [
     "CONFIDENCE",
+    "OF_KEYS",
     "Reading",
     "Table",
     "maps_of",
@@ -340,7 +341,7 @@ def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         likely = bounded.bound
         table = Table(tensor, problem, measured, bounded, likely, stored, places)
         yield table.of()
-        if problem.scope.operator.state[STATES.index(tensor)][-1] == "k+v":
+        if problem.scope.operator.keeps_keys and tensor == STATES[0]:
             keys = _key_columns(problem, places, measured.shape)
             yield replace(table, tensor=OF_KEYS, places=keys).of()
 

@@ -713,7 +713,7 @@ def test_the_sequence_that_a_state_is_read_from_is_said(name, origin):
 @pytest.mark.parametrize(
     ("name", "where"),
     every(
-        4,
+        5,
         [
             (
                 "packed_reset_on_chunk_grid",
@@ -738,6 +738,7 @@ def test_what_leaks_into_a_sequence_is_that_of_joined_ones(name, where):
     assert diagnosis.factor == {"kind": "moved", "words": diagnosis.by_what}
 
 
+@pytest.mark.slow
 def test_gradients_of_states_of_other_sequences_are_told_apart():
     mutant = MUTANTS["packed_gradients_of_states_summed"]
     diagnosis = diagnosed(mutant.kernel, mutant.op)
