@@ -55,7 +55,7 @@ def _log_linear(
     level_scales: Array,
     position: int,
 ) -> tuple[Array, State]:
-    memory, outputs = state.memory, []
+    memory, outputs = _in_use(state.memory, position), []
     rows = _Rows(query, key, value, level_scales, log_decay)
     length = key.shape[-2]
     blocks = _blocks(position, length, form.size or max(length, 1))
@@ -69,6 +69,17 @@ def _log_linear(
     if not outputs:
         return value, state
     return concat(outputs, axis=-2), State(memory, None)
+
+
+def _in_use(memory: Array, position: int) -> Array:
+    """Return the memories with zeros in the levels that hold no token so far.
+
+    A form that takes several tokens at once does not read them, nor may another.
+    """
+    xp, levels = namespace(memory), memory.shape[-3]
+    used = [bool(position << 1 >> level & 1) for level in range(levels)]
+    chosen = xp.asarray(used, device=device_of(memory))[:, None, None]
+    return cast(Array, xp.where(chosen, memory, xp.zeros_like(memory)))
 
 
 def _blocks(position: int, length: int, most: int) -> list[tuple[int, int]]:
@@ -245,7 +256,8 @@ def log_linear_attention(
         one that may follow: ``L > log2(position + T) + 1``. Default: 1.
     position : int
         How many tokens the state has seen; levels are counted from the first of them.
-        With `cu_seqlens`, the same for every sequence.
+        Levels of `initial_state` that hold none of them are not read. With
+        `cu_seqlens`, the same for every sequence.
     **options
         `scale` (default 1), `initial_state`, `cu_seqlens`, `form` and `chunk_size`
         (rounded down to a power of two), as in `simple_gla`.

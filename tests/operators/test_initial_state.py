@@ -166,3 +166,26 @@ def test_other_wrong_shapes_say_nothing_of_the_layout():
     with pytest.raises(ValueError, match="must have shape") as caught:
         linkern.simple_gla(QUERY, QUERY, VALUE, np.zeros((2, 4)))
     assert "swapaxes" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["recurrent", "chunkwise", "parallel"])
+@pytest.mark.parametrize("position", [0, 6, 13])
+def test_no_form_reads_a_level_without_tokens(lib, form, position):
+    """A number in a level that holds no token so far changes nothing, not even NaN."""
+    inputs = {x: lib.array(QUERY) for x in ("query", "key", "value")}
+    levels = (position + QUERY.shape[-2]).bit_length() + 1
+    memory = RNG.normal(size=(len(QUERY), levels, 3, 3))
+    empty = [level for level in range(levels) if not position << 1 >> level & 1]
+    results = []
+    for number in (0.0, 7.0, np.nan):
+        memory[:, empty] = number
+        results.append(
+            linkern.log_linear_attention(
+                **inputs, position=position, initial_state=lib.array(memory), form=form
+            )
+        )
+    due, *others = ([lib.numpy(x.output), lib.numpy(x.state.memory)] for x in results)
+    assert np.isfinite(due[0]).all()
+    for got in others:
+        for x, expected in zip(got, due, strict=True):
+            np.testing.assert_array_equal(x, expected)
