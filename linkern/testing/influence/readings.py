@@ -65,6 +65,8 @@ PLAIN = (
 ACROSS = "output across sequences"
 # What these are in one sequence of all tokens.
 JOINED = "that of joined sequences"
+# What others are whose sums alone are those of all tokens.
+OVER_JOINED = "that with the denominators of joined sequences"
 STATES = ("final state", "final normalizer")
 # The columns of a memory that hold keys, beside those of values.
 OF_KEYS = "final state of keys"
@@ -273,8 +275,24 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
                 one = replace(named, problem=part)
                 if at is known:
                     one = with_joined(one, inside, parts, (k, other), 2, Problem.solve)
+                elif "sequence" in at and problem.scope.normalised:
+                    one = _with_joined_denominators(one, inside, parts, k)
                 whole = one.of(inside)
                 yield whole.worst_of_each(*known) if at is known else whole
+
+
+def _with_joined_denominators(
+    table: Table, chosen: Flags, parts: Parts, part: int
+) -> Table:
+    """Return a table with what weights are over the sums of all sequences of a call.
+
+    In joined sequences a token has the weights of its own sequence, and those of others
+    beside them, over one sum.
+    """
+    span = parts.table[2]
+    first = np.full(table.measured.shape, np.argmax(span == span[part]))
+    joined = with_joined(table, chosen, parts, (part, first), 2, Problem.solve)
+    return replace(table, others={OVER_JOINED: joined.others[JOINED]})
 
 
 def with_joined(

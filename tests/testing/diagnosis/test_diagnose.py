@@ -1115,3 +1115,17 @@ def test_keys_that_are_wrong_in_a_state_are_named(op, kernel, where, by_what):
 @pytest.mark.slow
 def test_nothing_is_said_of_keys_that_are_right_in_a_state():
     assert diagnosed(mesa_of(1), "mesa") is None
+
+
+def test_denominators_of_joined_sequences_are_told():
+    def kernel(query, key, value, cu_seqlens=None):
+        q, k = linkern.elu_plus_one(query), linkern.elu_plus_one(key)
+        scores = np.tril(q @ k.mT)
+        edges = [] if cu_seqlens is None else cu_seqlens
+        number = np.searchsorted(edges, np.arange(query.shape[2]), side="right")
+        own = np.where(number[:, None] == number, scores, 0)
+        return (own @ value / scores.sum(axis=-1, keepdims=True)).astype(value.dtype)
+
+    diagnosis = diagnosed(kernel)
+    assert (diagnosis.stage, diagnosis.where) == ("output", "sequences from 1 on")
+    assert diagnosis.by_what == "that with the denominators of joined sequences"
