@@ -377,7 +377,7 @@ does not decay, said of sources before 128; `scale^2` for a scale inside of the 
 map; and 32, spelled as half of the square of padded K. The four of these that have
 words now are told at the next commits, and were seen to be false before.
 
-**A seventeenth set, by the same examiner**, after that: 15 faulty and 3 correct kernels
+**A seventeenth set, by another examiner**, after that: 15 faulty and 3 correct kernels
 in NumPy, PyTorch and JAX, 18 operators; 4 of the faulty ones in gradients alone; the
 same conditions, at commit `8929934e` (`docs/benchmarks/blind-8929934e.jsonl`):
 
