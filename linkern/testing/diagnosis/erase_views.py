@@ -97,7 +97,9 @@ def written(one: InfluenceMap) -> InfluenceMap | None:
         entries.append(x.entries.diagonal())
     if not entries:
         return None
-    return replace(one.part(np.concatenate(entries)), tensor="write of each token")
+    writes = one.part(np.concatenate(entries))
+    sources = {name: x for name, x in writes.coordinates.items() if name != "row"}
+    return replace(writes, tensor="write of each token", coordinates=sources)
 
 
 def _solved(x: _Channel) -> Real:

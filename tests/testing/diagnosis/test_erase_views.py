@@ -169,7 +169,7 @@ def test_a_factor_of_what_a_token_writes_is_in_both_terms(op):
     diagnosis = diagnose(*opened(kernel, op))
     assert diagnosis.stage == "write of each token"
     assert diagnosis.where == "everywhere"
-    assert diagnosis.by_what == "exp(log_decay[row])"
+    assert diagnosis.by_what == "exp(log_decay[source])"
 
 
 def gdn2(query, key, value, log_decay, erase_gate, write_gate):
