@@ -105,8 +105,13 @@ tokens of a channel are a product of matrices, $W = P (1 + A)^{-1}$, of which $P
 what rows read and $A$ what they erase. If one of both is right, the other follows from
 $W$, and its wrong entries have a place and a factor as weights have: a rate or a decay
 that is missing in the triangular system of a chunk, or where keys read the carried
-state. An inverse that is cut short changes $A$ by no factor: outputs of `delta_rule`,
+state. A factor of what a token writes is in both, and is read in the token's own row.
+An inverse that is cut short changes $A$ by no factor: outputs of `delta_rule`,
 `gated_delta_rule` and `kda` are compared with those of chunks that have such inverses.
+
+**Keys in a state.** Rows of `mesa`, `gsa` and `abc` read the keys of their memory by no
+linear rule. Where an output has a place and no factor, the keys in the final state are
+compared, each in a channel that no other token has.
 
 **What a target refuses** hides no other fault: where it returns NaN after a log-decay
 of -inf, or leaves out the rows behind packed sequences, the maps are measured without
