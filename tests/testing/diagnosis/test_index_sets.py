@@ -155,6 +155,23 @@ def test_each_atom_is_recovered(text):
     assert (result.chunk is not None) == ("chunk" in text)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_pairs_that_a_doubling_scan_misses_are_a_set(inside):
+    def test(c, length):
+        first = c["row"] // 32 * 32
+        tokens = np.minimum(32, length - first)
+        apart = c["row"] - np.maximum(c["source"], first)
+        return (apart >= 1 << np.log2(tokens).astype(int)) & (
+            (c["source"] >= first) | (not inside)
+        )
+
+    result, _ = described(test, blank(59), blank(37, heads=3), blank(64), blank(24))
+    text = "pairs P or more apart in a chunk of 32, P its largest power of two"
+    every = {text + " and pairs inside chunks of 32"} if inside else {text}
+    assert every <= {result.text, *result.alternatives}
+    assert result.missed == result.spared == 0
+
+
 def test_no_wrong_entry_is_not_described():
     assert describe(TWO) is None
     assert describe([]) is None

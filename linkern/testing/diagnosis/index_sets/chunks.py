@@ -75,6 +75,18 @@ class _Chunks:
         row, source = self.at + 1, self.source + 1
         return np.asarray(row // self.size != source // self.size)
 
+    @property
+    def past_power(self) -> Flags:
+        """Pairs at least as far apart in the row's chunk as its largest power of two.
+
+        A scan that doubles its distance misses them if it has no round for the rest of
+        a chunk of another length. Earlier chunks come in with the first token.
+        """
+        first = self.at // self.size * self.size
+        tokens = np.minimum(self.size, self.end - first).clip(1)
+        power = np.left_shift(1, np.log2(tokens).astype(np.int32))
+        return np.asarray(self.at - np.maximum(self.source, first) >= power)
+
 
 # Words of statements, with the chunk size in place of {n}; their bits; tests.
 Statement = tuple[str, float, Callable[[_Chunks], Flags]]
@@ -85,6 +97,11 @@ PAIRS: tuple[Statement, ...] = (
     ("{0}s two or more chunks of {n} apart", 3, lambda c: c.apart >= 2),
     ("{0}s three or more chunks of {n} apart", 4, lambda c: c.apart >= 3),
     ("{0}s across the last token of chunks of {n}", 3, lambda c: c.across_last),
+    (
+        "{0}s P or more apart in a chunk of {n}, P its largest power of two",
+        5,
+        lambda c: c.past_power,
+    ),
 )
 TAILS: tuple[Statement, ...] = (
     ("{0}s in the tail of chunks of {n}", 3, lambda c: c.tail),
