@@ -275,7 +275,7 @@ def output_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
                 one = replace(named, problem=part)
                 if at is known:
                     one = with_joined(one, inside, parts, (k, other), 2, Problem.solve)
-                elif "sequence" in at and problem.scope.normalised:
+                elif at is places and "sequence" in at and problem.scope.normalised:
                     one = _with_joined_denominators(one, inside, parts, k)
                 whole = one.of(inside)
                 yield whole.worst_of_each(*known) if at is known else whole

@@ -1129,3 +1129,17 @@ def test_denominators_of_joined_sequences_are_told():
     diagnosis = diagnosed(kernel)
     assert (diagnosis.stage, diagnosis.where) == ("output", "sequences from 1 on")
     assert diagnosis.by_what == "that with the denominators of joined sequences"
+
+
+def test_rows_behind_sequences_are_in_none_that_is_joined():
+    def kernel(query, key, value, cu_seqlens=None):
+        output = np.full_like(value, np.nan)
+        last = query.shape[2] if cu_seqlens is None else cu_seqlens[-1]
+        inputs = (x[:, :, :last] for x in (query, key, value))
+        result = linkern.linear_attention(*inputs, cu_seqlens=cu_seqlens)
+        output[:, :, :last] = result.output
+        return output
+
+    diagnosis = diagnosed(kernel)
+    assert diagnosis.stage == "output"
+    assert "behind the last sequence" in diagnosis.where
