@@ -121,7 +121,8 @@ def _rank(one: InfluenceMap) -> tuple[bool, bool, int]:
     """
     ranks = (k for k, ends in enumerate(PLAIN) if one.tensor.endswith(ends))
     calls = one.problem.knobs.get("spans", 1)
-    return one.tensor in STATES, calls > 1, next(ranks, len(PLAIN))
+    state = one.tensor in (*STATES, OF_KEYS)
+    return state, calls > 1, next(ranks, len(PLAIN))
 
 
 def output_map(target: Target, problem: Problem) -> InfluenceMap:
@@ -394,7 +395,8 @@ def _key_columns(
 
     A column belongs to the token whose key alone has that channel, if there is one.
     """
-    there = problem.key != 0
+    # One more token has no key: there may be no other.
+    there = np.pad(problem.key != 0, ((0, 0), (0, 0), (0, 1), (0, 0)))
     alone = np.where(there.sum(-2) == 1, there.argmax(-2), NOWHERE)
     column = np.arange(shape[-1])
     head = places["head"] // (shape[1] // alone.shape[1])

@@ -1143,3 +1143,12 @@ def test_rows_behind_sequences_are_in_none_that_is_joined():
     diagnosis = diagnosed(kernel)
     assert diagnosis.stage == "output"
     assert "behind the last sequence" in diagnosis.where
+
+
+def test_an_empty_sequence_has_keys_of_no_token_in_its_state():
+    def kernel(query, key, value, slots, log_decay, cu_seqlens=None):
+        result = linkern.gsa(query, key, value, slots, log_decay, cu_seqlens=cu_seqlens)
+        memory = result.state.memory
+        return result.output, memory if cu_seqlens is None else 2 * memory
+
+    assert diagnosed(kernel, "gsa").stage == "final state"
