@@ -177,7 +177,7 @@ class Atom:
         known: Places = places(influence)
         if self.measure is not None:
             measured = self.measure(influence, frozenset({self.data["of"]}))
-            known = beside(measured, known)
+            known = beside(known, measured)
         return self.holds(known, len(influence.exact))
 
     def holds(self, known: Places, count: int) -> Flags:

@@ -122,7 +122,7 @@ class Table:
 
     def holds(self, atom: Atom) -> Flags:
         """Return the entries that an atom holds of."""
-        return atom.holds(beside(self.quantities, self.known), len(self.wrong))
+        return atom.holds(beside(self.known, self.quantities), len(self.wrong))
 
 
 def inside_of(table: Table, atoms: Sequence[Atom]) -> Flags:
