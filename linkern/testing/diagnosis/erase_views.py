@@ -53,14 +53,7 @@ def erased(one: InfluenceMap) -> InfluenceMap | None:
     None if weights are no products, if a token is wrong in its own row or in earlier
     ones or has no weight there, or if the map lacks sources.
     """
-
-    def term(x: _Channel) -> tuple[Real, ...]:
-        inverse = np.asarray(np.linalg.inv(x.measured), np.float64)
-        measured, exact = inverse @ x.reads, _solved(x)
-        errors = (abs(inverse) @ y @ abs(measured) for y in (x.bound, x.likely))
-        return measured, exact, *errors
-
-    return _view(one, "erase of each source by each row", term, own=False)
+    return _view(one, "erase of each source by each row", _erases, own=False)
 
 
 def read(one: InfluenceMap) -> InfluenceMap | None:
@@ -88,11 +81,8 @@ def written(one: InfluenceMap) -> InfluenceMap | None:
     for x in _channels(one):
         if (x.measured.diagonal() == 0).any():
             return None
-        inverse = np.asarray(np.linalg.inv(x.measured), np.float64)
-        sums = inverse @ x.reads
-        allowed = abs(inverse) @ x.bound @ abs(sums)
-        below = np.tril(np.ones(sums.shape, bool), -1)
-        if (abs(sums - _solved(x)) > allowed)[below].any():
+        measured, exact, bound, _ = _erases(x)
+        if np.tril(abs(measured - exact) > bound, -1).any():
             return None
         entries.append(x.entries.diagonal())
     if not entries:
@@ -100,6 +90,14 @@ def written(one: InfluenceMap) -> InfluenceMap | None:
     writes = one.part(np.concatenate(entries))
     sources = {name: x for name, x in writes.coordinates.items() if name != "row"}
     return replace(writes, tensor="write of each token", coordinates=sources)
+
+
+def _erases(x: _Channel) -> tuple[Real, ...]:
+    """Return ``1 + A`` as measured, exact, and its largest and likely errors."""
+    inverse = np.asarray(np.linalg.inv(x.measured), np.float64)
+    measured = inverse @ x.reads
+    errors = (abs(inverse) @ y @ abs(measured) for y in (x.bound, x.likely))
+    return measured, _solved(x), *errors
 
 
 def _solved(x: _Channel) -> Real:

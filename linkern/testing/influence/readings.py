@@ -401,9 +401,9 @@ def _key_columns(
     column = np.arange(shape[-1])
     head = places["head"] // (shape[1] // alone.shape[1])
     inside = column.clip(0, alone.shape[-1] - 1)
-    own = np.where(column == inside, alone[places["batch"], head, inside], NOWHERE)
+    token = np.where(column == inside, alone[places["batch"], head, inside], NOWHERE)
     others = {name: x for name, x in places.items() if name != "value channel"}
-    return {**others, **_of_key(problem, own)}
+    return {**others, **_of_key(problem, token)}
 
 
 def packed_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:

@@ -34,7 +34,6 @@ __all__ = [
     "heavy_scene",
     "impulse_shape",
     "kept_sources",
-    "key_scene",
     "longer_keys",
     "per_token",
     "product_scene",
@@ -137,16 +136,18 @@ def product_scene(
     kind: str = "",
     tokens: Sequence[int] = (),
     pure: bool = False,
+    along: Sequence[str] = (),
 ) -> Problem:
     """Return impulses in values, with keys of one channel each; see `dense_scene`.
 
-    Those that are `pure` have zeros in the input that adds to the products.
+    Those that are `pure` have zeros in the input that adds to the products. The inputs
+    that have one channel are those `along` which tokens write and erase, by default.
     """
     made = dense_scene(scope, sizes, rng, kind=kind, tokens=tokens)
     if pure and "skip" in made.inputs:
         made = made.with_inputs(skip=np.zeros_like(made.inputs["skip"]))
     operator, dtype = scope.operator, numpy_dtype(scope.dtype)
-    along = _directions(scope)
+    along = along or _directions(scope)
     if not along:
         return _with_equal_channels(made) if scope.normalised else made
     *lead, count = made.inputs[along[0]].shape
@@ -178,20 +179,6 @@ def product_scene(
         return changed
     axis = "slot" if along[0] == "slots" else sources.axis
     return changed.told(sources=replace(sources, channels=channels, axis=axis))
-
-
-def key_scene(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Problem:
-    """Return impulses in values, with keys of one channel that no other token has."""
-    made = dense_scene(scope, sizes, rng)
-    *lead, tokens, count = made.key.shape
-    channels = rng.permuted(np.broadcast_to(np.arange(count), (*lead, count)), axis=-1)
-    channels = channels[..., np.arange(tokens) % count]
-    length = rng.uniform(*_DIRECTIONS["key"], channels.shape)
-    there = np.arange(count) == channels[..., None]
-    key = np.where(there, length[..., None], 0.0).astype(made.key.dtype)
-    sources: Sources = made.knobs["sources"]
-    made = made.told(sources=replace(sources, channels=channels))
-    return made.with_inputs(key=key)
 
 
 def _with_equal_channels(problem: Problem) -> Problem:

@@ -1123,8 +1123,10 @@ def test_denominators_of_joined_sequences_are_told():
         scores = np.tril(q @ k.mT)
         edges = [] if cu_seqlens is None else cu_seqlens
         number = np.searchsorted(edges, np.arange(query.shape[2]), side="right")
-        own = np.where(number[:, None] == number, scores, 0)
-        return (own @ value / scores.sum(axis=-1, keepdims=True)).astype(value.dtype)
+        numerators = np.where(number[:, None] == number, scores, 0)
+        return (numerators @ value / scores.sum(axis=-1, keepdims=True)).astype(
+            value.dtype
+        )
 
     diagnosis = diagnosed(kernel)
     assert (diagnosis.stage, diagnosis.where) == ("output", "sequences from 1 on")

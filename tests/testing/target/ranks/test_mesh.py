@@ -59,11 +59,17 @@ def judged(target, plan, law):
         pytest.param("linear_attention", marks=pytest.mark.exhaustive),
     ],
 )
-def test_the_example_is_right(op, target):
-    plan = plan_of(f"{EXAMPLE}:{op}", op)
-    for law in ("value_on_integers", "gradient_of_state"):
-        result = judged(target, plan, law)
-        assert result.verdict == "passed", result.message
+@pytest.mark.parametrize(
+    "law",
+    [
+        "value_on_integers",
+        pytest.param("state_split", marks=pytest.mark.exhaustive),
+        "gradient_of_state",
+    ],
+)
+def test_the_example_is_right(op, law, target):
+    result = judged(target, plan_of(f"{EXAMPLE}:{op}", op), law)
+    assert result.verdict == "passed", result.message
 
 
 @pytest.mark.parametrize(
@@ -120,6 +126,12 @@ def test_an_output_of_all_ranks_is_refused(target):
             "in_zigzag",
             {"ranks_order": "zigzag", "ranks_even": True},
             ("value_on_integers", "gradient_value"),
+        ),
+        pytest.param(
+            "in_zigzag",
+            {"ranks_order": "zigzag", "ranks_even": True},
+            ("state_split",),
+            marks=pytest.mark.exhaustive,
         ),
         ("packed", {}, ("packed_equals_separate", "packed_gradients")),
         (
