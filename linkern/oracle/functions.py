@@ -36,7 +36,7 @@ def softmax(tape: Tape, x: Node) -> Node:
         error = np.fmin(error, 1 + tape.rounding.grown(x.shape[-1] + 4))
     result = Ball(p, error)
 
-    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+    def pullback(cotangents: list[Ball | None]) -> list[Ball | None]:
         (g,) = cotangents
         assert g is not None
         mean = contracted("...m,...m->...", g, result, tape.rounding)
@@ -44,10 +44,13 @@ def softmax(tape: Tape, x: Node) -> Node:
             -mean.value[..., None],
             None if mean.error is None else mean.error[..., None],
         )
+        if tape.rounding is None:  # the shares of both ways, which errors do not have
+            parts = (contracted("...,...->...", result, y, None) for y in (g, away))
+            return [*parts]
         centred = added(g, away, tape.rounding)
-        return [contracted("...,...->...", result, centred, tape.rounding)]
+        return [contracted("...,...->...", result, centred, tape.rounding), None]
 
-    return tape.record([result], [x], pullback)[0]
+    return tape.record([result], [x, x], pullback, ("numerator", "denominator"))[0]
 
 
 def sigmoid(tape: Tape, x: Node, *, sign: float = 1.0) -> Node:

@@ -9,6 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from linkern import oracle
+from linkern.oracle import functions
+from linkern.oracle.balls import Ball
+from linkern.oracle.tape import Tape
 from tests.oracle.feature_sums import Differentiand, bounded_gradients
 
 EXACT = oracle.Precisions("float64")
@@ -266,3 +269,18 @@ def test_a_divisor_whose_square_overflows_may_lose_its_gradient(dtype, largest):
         of_gate = gradients["input_gate"]
         assert np.isclose(of_gate.output.item(), np.exp(gate), rtol=1e-9, atol=0)
         assert (of_gate.bound.item() >= of_gate.output.item()) == lost
+
+
+def test_the_sum_of_a_softmax_is_a_part_of_its_gradient():
+    rng = np.random.default_rng(1)
+    scores, back = rng.normal(size=(2, 3, 5))
+    tape = Tape()
+    x = tape.constant(scores)
+    shares = functions.softmax(tape, x)
+    known = [(shares, Ball(back))]
+    [whole] = tape.gradients(known, [x])
+    [part] = tape.gradients(known, [x], without="denominator")
+    p = np.exp(scores) / np.exp(scores).sum(axis=-1, keepdims=True)
+    mean = (p * back).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(part.value, p * back, rtol=1e-12)
+    np.testing.assert_allclose(whole.value, p * (back - mean), rtol=1e-9, atol=1e-15)

@@ -15,6 +15,7 @@ import numpy as np
 from linkern.oracle import Bounded
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.factors.products import product_of
+from linkern.testing.diagnosis.other_states import of_other_states
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
@@ -76,7 +77,19 @@ def other_gradient(maps: Sequence[InfluenceMap]) -> Factor | None:
         if all(_holds(gradient, one) for one in known):
             rule = partial(_predicted, gradient)
             return Factor(kind, 1.0, {}, words, cost=COST, rule=rule)
-    return _within_part(known)
+    return _of_other_states(known) or _within_part(known)
+
+
+def _of_other_states(known: Sequence[InfluenceMap]) -> Factor | None:
+    """Return what another memory makes of a gradient, or a cotangent of it."""
+    candidates = of_other_states(known[0].problem, _name(known[0]), PARTS)
+    for words, part, gradient in candidates:
+        if all(_holds(gradient, one) for one in known):
+            text = f"that {words}"
+            text += f", in {PARTS[part]}" if part else ""
+            rule = partial(_predicted, gradient)
+            return Factor("instead", 1.0, {}, text, cost=COST, rule=rule)
+    return None
 
 
 def _within_part(known: Sequence[InfluenceMap]) -> Factor | None:

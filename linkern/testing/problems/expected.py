@@ -32,6 +32,7 @@ __all__ = [
     "gradient_without",
     "gradients",
     "kept_over",
+    "of_declared",
     "output",
     "states",
 ]
@@ -289,9 +290,14 @@ def gradient_without(call: OracleCall, name: str, cotangent: Real, part: str) ->
     gradients = call.operator.gradients(
         call.meant, cotangent, call.scale, options=options, without=part
     )
-    meant = np.asarray(gradients[name])
+    return of_declared(call, name, np.asarray(gradients[name]))
+
+
+def of_declared(call: OracleCall, name: str, gradient: Real) -> Real:
+    """Return the gradient of an input as it is declared, from that of its meaning."""
+    exact = Bounded(gradient, np.zeros(gradient.shape))
     with np.errstate(all="ignore"):
-        return _pulled_back(call, name, Bounded(meant, np.zeros(meant.shape))).output
+        return _pulled_back(call, name, exact).output
 
 
 def _pulled_back(call: OracleCall, name: str, gradient: Bounded) -> Bounded:

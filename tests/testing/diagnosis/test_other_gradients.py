@@ -9,6 +9,7 @@ import pytest
 from linkern.testing.diagnosis.factors.factor import holds
 from linkern.testing.diagnosis.localising import localise
 from linkern.testing.diagnosis.other_gradients import other_gradient
+from linkern.testing.diagnosis.other_states import of_other_states
 from linkern.testing.influence.gradient_maps import gradient_maps
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
 from linkern.testing.influence.maps import InfluenceMap
@@ -20,6 +21,11 @@ from linkern.testing.target.protocol import Reply
 
 DENOMINATOR = "its part through the denominator"
 ERASE, WRITE = "its part through what an erase reads", "its part through the key that"
+
+
+def of_tokens(operator: Any) -> bool:
+    """Return True if tokens of an operator are calls, whatever their position."""
+    return operator.causal and not any("l" in axes for axes in operator.state)
 
 
 def maps_of(op: str, name: str, change: Any, **declared: Any) -> list[InfluenceMap]:
@@ -212,6 +218,68 @@ def test_a_residual_after_the_update_is_a_factor_of_the_gradient_of_the_rate() -
     finding = localise([first], lambda: [second])
     factor = "(1 - sum of beta key^2 over channels)[source]"
     assert finding.words == ("everywhere", factor)
+
+
+def test_a_read_of_the_memory_after_the_write_is_named() -> None:
+    """The residual of a token is read with its key from the memory after it."""
+
+    def changed(problem: Any) -> Any:
+        exact = {n: x.output for n, x in problem.solve_gradients().items()}
+        rate = np.square(problem.inputs["beta"]) * exact["beta"]
+        return exact["key"] - rate[..., None] * problem.inputs["key"]
+
+    first, second = maps_of("delta_rule", "key", changed)
+    place, factor = localise([first], lambda: [second]).words
+    memory = "that with the memory after it in place of before the token"
+    assert (place, factor) == ("everywhere", f"{memory}, in {ERASE}")
+
+
+def test_a_memory_at_the_end_of_a_chunk_is_named() -> None:
+    """The gradient of a decay is the memory before it, times what comes back to it."""
+
+    def changed(problem: Any) -> Any:
+        chunk, length = 16, problem.length
+        gradients = problem.solve_gradients()["log_decay"].output.copy()
+        for first in range(0, length, chunk):
+            end = problem.prefix(min(first + chunk, length)).solve_state()[0].output
+            rest = replace(
+                problem.span(first, length), cotangent=problem.cotangent[:, :, first:]
+            )
+            call = rest._oracle_call
+            [back] = call.operator.gradients(
+                call.meant, rest.cotangent, call.scale, options=call.options()
+            )["initial_state"]
+            gradients[:, :, first] = (back * end).sum(-1)
+        return gradients
+
+    maps = maps_of("gla", "log_decay", changed)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    memory = "that with the memory after its chunk of 16 in place of before the token"
+    assert factor.text == memory
+
+
+@pytest.mark.parametrize("op", [x for x, y in OPERATORS.items() if of_tokens(y)])
+def test_another_memory_is_that_of_the_token_where_its_chunk_begins(op: str) -> None:
+    """Calls of single tokens have the gradients of the whole, if nothing is changed."""
+    scope = Scope(OPERATORS[op], Contract(), "float64")
+    problem = every_row(scope, (2, 2, 18, 4, 3), np.random.default_rng(1))
+    exact, changed = problem.solve_gradients(), False
+    for name in problem.inputs:
+        made = {words: x for words, part, x in of_other_states(problem, name, [])}
+        one = problem.scope.operator.input(name)
+        if not one.per_token:
+            assert not made
+            continue
+        chunk = "with the memory before its chunk of 16 in place of before the token"
+        other, own = made[chunk](problem, name).output, exact[name].output
+        each = own.shape[one.token_axis] // problem.length
+        by_token = (np.moveaxis(x, one.token_axis, 0) for x in (other, own))
+        other, own = (x.reshape(-1, each, x[0].size) for x in by_token)
+        same = {"rtol": 1e-9, "atol": 1e-9 * abs(own).max()}
+        np.testing.assert_allclose(other[[0, 16]], own[[0, 16]], **same)
+        changed |= not np.allclose(other, own, **same)
+    assert changed
 
 
 @pytest.mark.parametrize(
