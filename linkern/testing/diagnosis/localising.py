@@ -11,6 +11,7 @@ from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
 from linkern.testing.diagnosis.floors import other_floor
 from linkern.testing.diagnosis.index_sets.describe import IndexSet
 from linkern.testing.diagnosis.index_sets.search import EXACT
+from linkern.testing.diagnosis.other_decays import other_decays
 from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
@@ -41,6 +42,8 @@ WORDS, NUMBERS = 4.0, 40.0
 TERMS, SIMPLE = (erased, read), 10.0
 # Times fewer entries that are wrong in what explains others.
 FEWER = 8
+# What may be in place of an input, of a divisor, of decays or of a gradient.
+OTHERS = replaced, other_floor, other_decays, other_gradient
 # Bits that shares of a row must spare: they are wrong in fewer places than weights.
 SHARES = 1.0
 
@@ -194,7 +197,7 @@ def _with_replacement(finding: Finding, first: Maps, second: Maps) -> Finding:
     """Return a finding with the input, or the gradient, that is in place of another."""
     both = [*first, *second]
     wrong = [one for one in both if one.wrong.any()]
-    factor = replaced(wrong) or other_floor(wrong) or other_gradient(wrong)
+    factor = next(filter(None, (other(wrong) for other in OTHERS)), None)
     if factor is None:
         return finding
     place = finding.place
