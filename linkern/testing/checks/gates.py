@@ -80,9 +80,7 @@ def _no_omissible(scope: Scope) -> Inapplicable | None:
 @check(
     "a gate that is not given is neutral: it forgets nothing, and erases as much as it "
     "would with a rate of one",
-    problems=lambda scope: draws.with_choice(
-        any_problem(scope), omitted=_omissible(scope)
-    ),
+    problems=lambda scope: any_problem(scope, "reals"),
     judges=_real,
     unless=_no_omissible,
     share=0.6,
@@ -94,10 +92,13 @@ def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
     Fix: A missing log-decay acts as 0 and a missing rate as 1: put that value in at the
     entry, or skip the factor. Test `is None`: a gate of zeros is a gate.
     """
-    name = problem.knobs["omitted"]
-    left = problem.without(name)
-    message = f"without its {name} the output is not that of a neutral one"
-    target.require_within(target.run(left), left.solve(), left, message)
+    names = _omissible(problem.scope)
+    # One may be taken for another that is missing: each in turn, then all at once.
+    for omitted in dict.fromkeys([*((name,) for name in names), names]):
+        left = problem.without(*omitted)
+        message = f"without its {', '.join(omitted)} the output is not that of a "
+        message += "neutral one"
+        target.require_within(target.run(left), left.solve(), left, message)
 
 
 # -- extreme gates

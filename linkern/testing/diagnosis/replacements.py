@@ -97,6 +97,7 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     operator, present = call.operator, _present(call)
     known = _with_defaults(call)
     yield from _scales(call)
+    yield from _of_missing(call)
     for name, x in known.items():
         if name in present and operator.input(name).optional:
             yield f"{name} left out", _with(name, lambda *_: None)
@@ -120,6 +121,19 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     for name in present:
         if operator.input(name).axes[-1] == "t":
             yield from _at_chunks(name, call.sizes["t"])
+
+
+def _of_missing(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield inputs in place of optional ones that are left out, and mean another."""
+    operator, present = call.operator, _present(call)
+    for one in operator.inputs:
+        for other in present if one.name not in present else ():
+            if operator.input(other).axes == one.axes:
+                yield f"{other} in place of no {one.name}", _given(one.name, other)
+
+
+def _given(name: str, other: str) -> Change:
+    return lambda call: _meaning(call, {name: call.meant[other]})
 
 
 def _scales(call: OracleCall) -> Iterator[tuple[str, Change]]:

@@ -88,6 +88,21 @@ def _as_if_full(
     return output, (np.exp(missing * rates) * state).astype(state.dtype)
 
 
+def _of_large_weights(
+    query: Array, key: Array, value: Array, *, scale: float | None = None
+) -> Array:
+    """Skip tiles of 64 whose largest decay is below 1e-6."""
+    q, k, v = decays.scaled(query, scale), wide(key), wide(value)
+    rates = np.log1p(-(2.0 ** -(5.0 + np.arange(v.shape[-3]))))[:, None, None]
+    steps = np.arange(v.shape[-2])
+    apart = steps[:, None] - steps
+    nearest = steps[:, None] // 64 * 64 - steps // 64 * 64 - 63
+    kept = (apart >= 0) & (rates * nearest > np.log(1e-6))
+    weights = np.exp(rates * np.maximum(apart, 0)) * kept
+    output = (weights.astype(v.dtype) * (q @ k.swapaxes(-1, -2))) @ v
+    return output.astype(query.dtype)
+
+
 def _slopes_of_another(
     query: Array, key: Array, value: Array, *, scale: float | None = None
 ) -> Array:
@@ -324,6 +339,13 @@ enter(
     "powers_of_the_future_overflow",
     _masked_afterwards,
     "#32: fla 6cc3736b; naive_retention is NaN from 2,796 tokens on",
+    "long_sequences",
+    op="retention",
+)
+enter(
+    "tiles_of_small_weights_skipped",
+    _of_large_weights,
+    "#25: fla 5aea42b7: what is beyond a fixed length is skipped",
     "long_sequences",
     op="retention",
 )

@@ -26,6 +26,12 @@ def _one_gate(call: Inputs) -> Inputs:
     return {**call, "preconditioner_log_decay": call.get("log_decay")}
 
 
+def _one_gate_by_default(call: Inputs) -> Inputs:
+    """Let the sums decay as the memory does, where they have no gate."""
+    given = call.get("preconditioner_log_decay") is not None
+    return call if given else _one_gate(call)
+
+
 def _center_of_first_head(call: Inputs) -> Inputs:
     """Read the centers without the offset of the head."""
     center = call.get("center")
@@ -52,6 +58,13 @@ enter(
     "sums_decayed_by_the_other_gate",
     before(by_tokens(), _one_gate),
     "#92: fla 505809bf: arguments in another order",
+    op=_GDN,
+)
+enter(
+    "sums_decayed_by_the_other_gate_by_default",
+    before(by_tokens(), _one_gate_by_default),
+    "#12: fla 23da0a15: what a gate of None leaves undefined",
+    "option_neutrality",
     op=_GDN,
 )
 enter(
