@@ -40,9 +40,9 @@ NO_TOKEN = (
     "sequences of no token are not judged: the target raises {}; "
     "declare min_length=0 to judge them"
 )
-UNCOMPILED = (
-    "JAX traces what is outside of a `jax.jit` at every call, loops above all: "
-    "more examples are tried in time of a target that is compiled whole"
+UNDER_JIT = (
+    "called under `jax.jit`, as its users call it; as it is where that cannot trace "
+    "it, or a loop is unrolled to a long program"
 )
 
 
@@ -101,9 +101,9 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
         if not outcome.accepted:
             _refuse(settled, outcome, trials, others)
             outcome = trials.of(settled)
-    uncompiled = settled.framework == "jax" and not inferred.compiled
-    if uncompiled and plan.seconds is not None:
-        notes += (UNCOMPILED,)
+    plain = inferred.compiled or plan.function or plan.in_process or plan.ranks
+    if settled.framework == "jax" and not plain:
+        notes += (UNDER_JIT,)
     if _returns_state(settled, target, outcome):
         contract = replace(settled.contract, returns_state=True)
         settled = replace(settled, contract=contract)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
 
@@ -38,6 +39,10 @@ __all__ = [
 ]
 # The first version of CuPy with the dtype.
 _CUPY_OF_BFLOAT16 = 14
+# Versions of JAX on the CPU whose fusions of several products return memory that was
+# never written, and the flag that names the fusions: `docs/findings.md`.
+_WITH_WRONG_FUSIONS = "0.10."
+_FUSIONS = "--xla_cpu_experimental_ynn_fusion_type"
 
 
 @contextmanager
@@ -215,6 +220,10 @@ def keep_compiled(folder: str) -> None:
         os.environ[name.upper()] = str(value)
         if "jax" in sys.modules:
             sys.modules["jax"].config.update(name, value)
+    if find_spec("jaxlib") and version("jaxlib").startswith(_WITH_WRONG_FUSIONS):
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        if not any(x.startswith(_FUSIONS) for x in flags):
+            os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_FUSIONS}="])
 
 
 def _cupy() -> Framework:

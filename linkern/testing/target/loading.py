@@ -36,7 +36,7 @@ from linkern.testing.target.signatures import (
     switches_of,
 )
 
-__all__ = ["Interface", "Loaded", "load", "resolve"]
+__all__ = ["Interface", "Loaded", "load", "reloaded", "resolve"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,16 @@ def resolve(target: str) -> Any:
             raise UsageError(msg)
         target_object = getattr(target_object, name)
     return target_object
+
+
+def reloaded(target: str) -> Any:
+    """Return the object called `target` from its module, which is executed again."""
+    name, _, _ = target.rpartition(":")
+    if name.endswith(".py"):
+        _executed.cache_clear()
+    else:
+        importlib.reload(_import(name))
+    return resolve(target)
 
 
 def _import(name: str) -> Any:

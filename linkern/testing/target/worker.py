@@ -10,11 +10,13 @@ import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from linkern.testing.errors import UsageError
+from linkern.testing.target.compiled import Compiled
 from linkern.testing.target.framework import Framework, Library
 from linkern.testing.target.frameworks import (
     framework_named,
@@ -24,7 +26,13 @@ from linkern.testing.target.frameworks import (
 from linkern.testing.target.inference import Inferred, infer
 from linkern.testing.target.interpreted.launches import LaunchFailed
 from linkern.testing.target.invoke import Caller
-from linkern.testing.target.loading import Interface, Loaded, load, resolve
+from linkern.testing.target.loading import (
+    Interface,
+    Loaded,
+    load,
+    reloaded,
+    resolve,
+)
 from linkern.testing.target.protocol import (
     Call,
     Raised,
@@ -110,6 +118,11 @@ def open_target(
         groups=GROUP_NAMES_OF[framework.name] if config.ranks else (),
     )
     opened = Opened(loaded.interface, framework.library, inferred)
+    # In the process of a user there may be what a function is not to forget.
+    own = bool(config.compiled) and function is None
+    if framework.name == "jax" and own and not (inferred.compiled or config.ranks):
+        again = partial(reloaded, config.target)
+        loaded = replace(loaded, function=Compiled(loaded.function, again))
     return opened, Caller(runner(loaded, config, framework), accesses)
 
 

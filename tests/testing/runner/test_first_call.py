@@ -16,7 +16,7 @@ from linkern.testing.api import plan_of
 from linkern.testing.kernels.correct import quadratic
 from linkern.testing.runner.first_call import (
     NO_TOKEN,
-    UNCOMPILED,
+    UNDER_JIT,
     UNTRIED_GROUPS,
     VALUE_GROUPS,
 )
@@ -392,7 +392,7 @@ def test_jax_is_inferred_from_a_function(compiled):
     assert opened.plan.framework == "jax"
     if compiled:
         assert opened.notes[0].startswith("arrays of jax, inferred: it is a jaxlib")
-    assert (UNCOMPILED in opened.notes) == (not compiled)
+    assert UNDER_JIT not in opened.notes  # it is not called by name
 
 
 def test_libraries_are_told_from_exceptions():
