@@ -13,6 +13,8 @@ from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = ["other_decays"]
 
+# What decays are in; the words name the heads.
+WHERE = "sources 1 back or more"
 # Bits of the words, and heads that they name.
 COST, NAMED = 12.0, 3
 # Entries that tell the decay of a head, and digits that are said of it.
@@ -32,7 +34,7 @@ def other_decays(maps: Sequence[InfluenceMap]) -> Factor | None:
     if not (fixed and known and all(map(_of_pairs, known))):
         return None
     text = _said(max(known, key=lambda one: one.coordinates["head"].max()))
-    factor = Factor("replaced", 1.0, {}, text, cost=COST, rule=_predicted)
+    factor = Factor("replaced", 1.0, {}, text, cost=COST, rule=_predicted, where=WHERE)
     told = text and all(holds(factor, one, one.wrong) for one in known)
     return factor if told else None
 

@@ -215,7 +215,7 @@ def localised(
         stage,
         where,
         by_what,
-        place.alternatives if place and not explained else (),
+        place.alternatives if place and where == place.text and not explained else (),
         hint(stage, where, by_what),
         picture(shown, where, place.chunk if place else None),
         places=place.data if place and where == place.text else (),
