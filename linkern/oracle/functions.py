@@ -167,14 +167,23 @@ def _recorded_sums(
         subtracted = _left_over(rounding, log_keep.shape[-2])
         kept = Ball(kept.value, np.where(kept.value > 0, of_kept, 0.0) + subtracted)
 
-    def pullback(cotangents: list[Ball | None]) -> list[Ball]:
+    def pullback(cotangents: list[Ball | None]) -> list[Ball | None]:
         full = [
             Ball(np.zeros_like(source.value)) if g is None else g
             for g, source in zip(cotangents, balls, strict=True)
         ]
-        return _sums_adjoint(full, balls[1], kept, rounding)
+        of_decay, of_logit, of_start = _sums_adjoint(full, balls[1], kept, rounding)
+        if rounding is not None:
+            return [of_decay, of_logit, of_start, None]
+        # What comes back to a logit through its own weight, and through the sums.
+        own = contracted("...,...->...", full[1], balls[1], None)
+        rest = added(of_logit, Ball(-own.value), None)
+        return [of_decay, own, of_start, rest]
 
-    first, second, third, last = tape.record(balls, parents, pullback)
+    roles = ("", "", "", "sums")
+    first, second, third, last = tape.record(
+        balls, (*parents, parents[1]), pullback, roles
+    )
     return first, second, third, last
 
 

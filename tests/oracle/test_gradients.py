@@ -284,3 +284,22 @@ def test_the_sum_of_a_softmax_is_a_part_of_its_gradient():
     mean = (p * back).sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(part.value, p * back, rtol=1e-12)
     np.testing.assert_allclose(whole.value, p * (back - mean), rtol=1e-9, atol=1e-15)
+
+
+def test_the_sums_of_weights_are_a_part_of_their_gradient():
+    rng = np.random.default_rng(1)
+    logits, back = rng.normal(size=(2, 1, 6, 3))
+    tape = Tape()
+    nothing, logit = tape.constant(np.zeros((1, 1))), tape.constant(logits)
+    start = tape.constant(np.full((1, 3), -np.inf))
+    _, share, *_ = functions.log_sums(tape, nothing, logit, start)
+    known = [(share, Ball(back))]
+    [whole] = tape.gradients(known, [logit])
+    [part] = tape.gradients(known, [logit], without="sums")
+    sums = np.cumsum(np.exp(logits), axis=-2)
+    shares = np.exp(logits) / sums
+    # Of the share of a token and those of later ones, whose sums it is in.
+    through = np.cumsum((back * shares / sums)[:, ::-1], axis=-2)[:, ::-1]
+    np.testing.assert_allclose(part.value, back * shares, rtol=1e-12)
+    expected = back * shares - np.exp(logits) * through
+    np.testing.assert_allclose(whole.value, expected, rtol=1e-9)

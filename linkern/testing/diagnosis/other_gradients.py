@@ -37,6 +37,7 @@ PARTS = {
     "log_decay": "its part through the decay",
     "query": "its part through what reads the memory",
     "denominator": "its part through the denominator",
+    "sums": "its part through the sums of weights",
 }
 # Axes over which a gradient may be added up or averaged.
 OVER = {"heads": "gh", "the batch": "b"}

@@ -65,6 +65,8 @@ def without(name: str, part: str) -> Any:
         ("rwkv7", "removal_key", "key", WRITE),
         ("mlstm", "key", "denominator", DENOMINATOR),
         ("mlstm", "input_gate", "denominator", DENOMINATOR),
+        ("gsa", "key", "denominator", DENOMINATOR),
+        ("abc", "slots", "sums", "its part through the sums of weights"),
     ],
 )
 def test_a_part_that_is_lost_is_named(
