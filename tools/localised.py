@@ -394,9 +394,10 @@ softmax without a term in its gradient, decays of heads at other distances, and 
 without a factor. Of the last four sets together, *where* is right for 45 of 62 (73 %)
 and *by what* for 39 (63 %): no goal is met by them.
 
-**An eighteenth set, by another examiner**, after that: 15 faulty and 3 correct kernels in
-NumPy, PyTorch and JAX, 16 operators drawn by chance; 5 of the faulty ones in gradients
-alone; the same conditions, at commit `0448f8fe` (`docs/benchmarks/blind-0448f8fe.jsonl`):
+**An eighteenth set, by another examiner**, after that: 15 faulty and 3 correct kernels
+in NumPy, PyTorch and JAX, 16 operators drawn by chance; 5 of the faulty ones in
+gradients alone; the same conditions, at commit `0448f8fe`
+(`docs/benchmarks/blind-0448f8fe.jsonl`):
 
 | | right | silent | wrong |
 |---|---|---|---|
@@ -405,12 +406,12 @@ alone; the same conditions, at commit `0448f8fe` (`docs/benchmarks/blind-0448f8f
 | *where* | 9 | 5 | 1 |
 | *by what* | 7 | 8 | 0 |
 
-Two faulty kernels passed, the first of all sets: tiles of retention that are skipped where
-decays are below 1e-6, and a gate that stands for another one that is missing. Both are
-mutants now, and fail. Three kernels of JAX had no time: one correct, two without a cause;
-called under `jax.jit`, they have. Wrong is a statement about lengths, in place of the
-number of heads. Of the last four sets together, *where* is right for 43 of 61 (70 %) and
-*by what* for 33 (54 %).
+Two faulty kernels passed, the first of all sets: tiles of retention that are skipped
+where decays are below 1e-6, and a gate that stands for another one that is missing.
+Both are mutants now, and fail. Three kernels of JAX had no time: one correct, two
+without a cause; called under `jax.jit`, they have. Wrong is a statement about lengths,
+in place of the number of heads. Of the last four sets together, *where* is right for 43
+of 61 (70 %) and *by what* for 33 (54 %).
 
 What the diagnosis says now of all mutants:
 """

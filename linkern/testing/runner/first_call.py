@@ -101,8 +101,8 @@ def first_call(plan: Plan, target: Target) -> FirstCall:
         if not outcome.accepted:
             _refuse(settled, outcome, trials, others)
             outcome = trials.of(settled)
-    plain = inferred.compiled or plan.function or plan.in_process or plan.ranks
-    if settled.framework == "jax" and not plain:
+    here = plan.function is not None or plan.in_process
+    if settled.framework == "jax" and not (inferred.compiled or here or plan.ranks):
         notes += (UNDER_JIT,)
     if _returns_state(settled, target, outcome):
         contract = replace(settled.contract, returns_state=True)

@@ -14,7 +14,11 @@ from linkern.testing.api import plan_of
 from linkern.testing.runner.first_call import UNDER_JIT
 from linkern.testing.runner.loop import run
 from linkern.testing.target import frameworks
-from linkern.testing.target.compiled import MOST_OPERATIONS, Compiled
+from linkern.testing.target.compiled import (
+    MOST_OPERATIONS,
+    MOST_PROGRAMS,
+    Compiled,
+)
 from linkern.testing.target.loading import reloaded, resolve
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
@@ -68,6 +72,16 @@ def test_what_cannot_be_traced_is_called_as_it_is(jax: Any) -> None:
     for _ in range(3):
         np.testing.assert_array_equal(function(jnp.asarray(X)), X)
     assert counted.calls == 4
+
+
+def test_arguments_of_many_values_are_no_part_of_programs(jax: Any) -> None:
+    jnp = jax.numpy
+    function, counted = compiled(lambda x, position=0: x + position)
+    for _ in range(2):
+        for position in range(MOST_PROGRAMS + 2):
+            output = function(jnp.asarray(X), position=position)
+            np.testing.assert_array_equal(output, X + position)
+    assert counted.calls == MOST_PROGRAMS + 2 * 2
 
 
 def test_errors_are_those_of_the_function(jax: Any) -> None:

@@ -28,8 +28,8 @@ def _one_gate(call: Inputs) -> Inputs:
 
 def _one_gate_by_default(call: Inputs) -> Inputs:
     """Let the sums decay as the memory does, where they have no gate."""
-    given = call.get("preconditioner_log_decay") is not None
-    return call if given else _one_gate(call)
+    gate = call.get("preconditioner_log_decay")
+    return _one_gate(call) if gate is None else call
 
 
 def _center_of_first_head(call: Inputs) -> Inputs:
