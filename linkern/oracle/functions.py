@@ -44,7 +44,8 @@ def softmax(tape: Tape, x: Node) -> Node:
             -mean.value[..., None],
             None if mean.error is None else mean.error[..., None],
         )
-        if tape.rounding is None:  # the shares of both ways, which errors do not have
+        # Each way back by itself: errors are those of the difference, which is smaller.
+        if tape.rounding is None:
             parts = (contracted("...,...->...", result, y, None) for y in (g, away))
             return [*parts]
         centred = added(g, away, tape.rounding)
@@ -176,9 +177,9 @@ def _recorded_sums(
         if rounding is not None:
             return [of_decay, of_logit, of_start, None]
         # What comes back to a logit through its own weight, and through the sums.
-        own = contracted("...,...->...", full[1], balls[1], None)
-        rest = added(of_logit, Ball(-own.value), None)
-        return [of_decay, own, of_start, rest]
+        by_weight = contracted("...,...->...", full[1], balls[1], None)
+        by_sums = added(of_logit, Ball(-by_weight.value), None)
+        return [of_decay, by_weight, of_start, by_sums]
 
     roles = ("", "", "", "sums")
     first, second, third, last = tape.record(

@@ -79,9 +79,12 @@ def _others(length: int) -> Iterator[tuple[str, tuple[Index, Index]]]:
 def _gradient(words: str, part: str, problem: Problem, name: str) -> Bounded:
     """Return the gradient of an input, a part of it with other states."""
     tokens, exact = _tokens(problem), problem.solve_gradients()[name]
-    own, other = tokens.own, dict(_others(problem.length))[words]
-    changed = tokens.part(part, name, *other) - tokens.part(part, name, *own)
-    meant = tokens.part("", name, *own) + changed
+    # The same for all states that one part may read.
+    rest = problem.recalled(
+        ("rest of a gradient", part, name), lambda: tokens.rest(part, name)
+    )
+    states = dict(_others(problem.length))[words]
+    meant = rest + tokens.part(part, name, *states)
     return Bounded(of_declared(problem._oracle_call, name, meant), exact.bound)
 
 
@@ -102,11 +105,16 @@ class _Tokens:
         self._inputs = {n: x for n, x in call.meant.items() if x is not None}
         self._cotangent = problem.cotangent.astype(np.float64)
         token = np.arange(self._length)
-        self.own = token, token + 1  # the tokens before which states are read
+        self._own = token, token + 1  # the tokens before which states are read
 
     def has(self, part: str, name: str) -> bool:
         """Return True if something comes back to an input through a part."""
-        return bool(self.part(part, name, *self.own).any())
+        return bool(self.part(part, name, *self._own).any())
+
+    def rest(self, part: str, name: str) -> Real:
+        """Return what a gradient is without a part; nothing is left without it all."""
+        whole, lost = (self.part(x, name, *self._own) for x in ("", part))
+        return whole - lost
 
     def part(self, part: str, name: str, memory: Index, cotangent: Index) -> Real:
         """Return a part of a gradient, all of it if empty, with some states."""

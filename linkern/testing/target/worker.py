@@ -119,8 +119,8 @@ def open_target(
     )
     opened = Opened(loaded.interface, framework.library, inferred)
     # In the process of a user there may be what a function is not to forget.
-    own = bool(config.compiled) and function is None
-    if framework.name == "jax" and own and not (inferred.compiled or config.ranks):
+    isolated = bool(config.compiled) and function is None
+    if framework.name == "jax" and isolated and not (inferred.compiled or config.ranks):
         again = partial(reloaded, config.target)
         loaded = replace(loaded, function=Compiled(loaded.function, again))
     return opened, Caller(runner(loaded, config, framework), accesses)

@@ -165,7 +165,7 @@ def kernel(x):
 
 
 def test_a_function_that_keeps_arrays_is_loaded_again(jax: Any, tmp_path: Path) -> None:
-    """What is made in a trace is no array, and must not be met by a later call."""
+    """Arrays made in a trace have no numbers: a later call must not meet them."""
     jnp = jax.numpy
     (tmp_path / "keeps_arrays.py").write_text(KEEPS)
     name = f"{tmp_path / 'keeps_arrays.py'}:kernel"
