@@ -131,6 +131,7 @@ def scanned(
     rows_per_token: int = 1,
     off: float = 0.0,
     exact: bool = False,
+    memory: str = "",
 ) -> tuple[Node, Node]:
     """Run rows on a tape.
 
@@ -156,6 +157,8 @@ def scanned(
         every term there is one key, so it is as good as one more rounding.
     exact : bool
         Whether log-decays of a pair of memories are 0 or -inf.
+    memory : str
+        The name of the memory, of operators with several.
 
     Returns
     -------
@@ -167,6 +170,10 @@ def scanned(
     parents = [query, key, value, log_decay, state]
     parents += [x for x in (erase, follow) if x is not None]
     roles = _ROLES[: len(parents)]
+    parents = [
+        tape.part(f"{role} of {memory}" if memory else role, x)
+        for role, x in zip(roles, parents, strict=True)
+    ]
     lead = np.broadcast_shapes(*(x.shape[:-2] for x in parents))
     balls = {
         name: _spread(x.ball, lead) for name, x in zip(roles, parents, strict=True)

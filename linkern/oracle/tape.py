@@ -67,14 +67,22 @@ class Tape:
     ----------
     rounding : Rounding or None
         The arithmetic whose errors are followed; None for exact values alone.
+    other : callable, optional
+        Takes the name of a part of an equation and its node, and returns what takes its
+        place. Default: nothing does.
     """
 
     rounding: Rounding | None = None
+    other: Callable[[str, Node], Node] | None = None
     _steps: list[_Step] = field(default_factory=list)
 
     def constant(self, value: Real | float) -> Node:
         """Put an exact array on the tape."""
         return Node(Ball(np.asarray(value, dtype=np.float64)))
+
+    def part(self, name: str, node: Node) -> Node:
+        """Name a part of an equation; return it, or what is in its place."""
+        return node if self.other is None else self.other(name, node)
 
     def record(
         self,

@@ -18,6 +18,8 @@ __all__ = ["Answers", "solved_once"]
 
 # Bytes of arrays that are kept.
 MOST = 2**28
+# Functions that return enclosures.
+ENCLOSED = ("gradients", "kept_over", "output", "states")
 
 
 class Answers:
@@ -34,14 +36,15 @@ class Answers:
             key = (function.__name__, self.content(call, args, named))
             if key in self.kept:
                 self.hits += 1
-                return self.kept[key]
+                return self.kept[key][0]
             answer = function(call, *args, **named)
             size = sum(map(frozen, bounded_of(answer)))
             if self.bytes + size > self.most:
                 self.kept.clear()
                 self.bytes = 0
             self.bytes += size
-            self.kept[key] = answer
+            # Named by its address, a program must not give way to another one.
+            self.kept[key] = answer, call.operator.program
             return answer
 
         return once
@@ -87,7 +90,6 @@ ANSWERS = Answers()
 def solved_once(answers=ANSWERS):
     """Let the oracle solve a problem once, however many kernels meet it."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in expected.__all__:
-            if name != "OracleCall":
-                patch.setattr(expected, name, answers.of(getattr(expected, name)))
+        for name in ENCLOSED:
+            patch.setattr(expected, name, answers.of(getattr(expected, name)))
         yield answers

@@ -135,5 +135,6 @@ def at_once(call: Call, query: Node, key: Node, log_decay: Node | None) -> Node:
         state=call.tape.constant(nothing),
         log_decay=log_decay,
         fresh=np.ones(length, dtype=bool),
+        memory="the token itself",
     )
     return reads

@@ -26,6 +26,7 @@ def _slots(call: Call, slots: Node, log_decay: Node | None) -> tuple[Node, Node]
         log_decay=log_decay,
         transpose_state=True,
         depth=k,
+        memory="the memory of keys",
     )
     output, second = scanned(
         tape,
@@ -34,6 +35,7 @@ def _slots(call: Call, slots: Node, log_decay: Node | None) -> tuple[Node, Node]
         value=call["value"],
         state=sliced(tape, call.state[0], k, size),
         log_decay=log_decay,
+        memory="the memory of values",
     )
     return output, joined(tape, first, second)
 
@@ -77,8 +79,11 @@ def _normalised(
     )
     size = value.shape[-1]
     numerator, denominator = (
-        sliced(tape, sums, 0, size),
-        sliced(tape, sums, size, size + 1),
+        tape.part(name, sliced(tape, sums, *channels))
+        for name, channels in (
+            ("numerator", (0, size)),
+            ("denominator", (size, size + 1)),
+        )
     )
     last = sliced(tape, memory, size, size + 1)
     return tape.divide(numerator, denominator), (
@@ -89,8 +94,9 @@ def _normalised(
 
 def _taylor(tape: Tape, x: Node) -> Node:
     ones = tape.constant(np.ones((*x.shape[:-1], 1)))
-    half = tape.product(_powers(tape, x), coefficient=0.5**0.5)
-    return joined(tape, joined(tape, ones, x), half)
+    half = tape.part("factors of products", tape.constant(0.5**0.5))
+    products = tape.product(_powers(tape, x), half)
+    return joined(tape, joined(tape, ones, x), products)
 
 
 def based(call: Call) -> tuple[Node, tuple[Node, ...]]:
@@ -117,7 +123,8 @@ def power_retention(call: Call, *, degree: int) -> tuple[Node, tuple[Node, ...]]
             size = outer.shape[-2] * k
             products = reshaped(tape, outer, (*x.shape[:-1], size))
         once = taken(tape, products, at)
-        return tape.product(once, tape.constant(np.sqrt(orders)))
+        factor = tape.part("factors of products", tape.constant(np.sqrt(orders)))
+        return tape.product(once, factor)
 
     # A score is a sum over channels to the power, or one over features.
     return _normalised(call, features, max(degree * (k + 4), len(chosen)))
@@ -151,8 +158,10 @@ def mesa(call: Call) -> tuple[Node, tuple[Node, ...]]:
         diagonal = tape.linear(
             diagonal, lambda y: y[..., None, :, :], lambda y: y[..., 0, :, :]
         )
-    matrix = tape.add(sliced(tape, states, 0, k), diagonal)
+    keys = tape.part("sum of keys", sliced(tape, states, 0, k))
+    values = tape.part("sum of values", sliced(tape, states, k, size))
+    matrix = tape.add(keys, diagonal)
     query = tape.product(call.shared("query"), coefficient=call.scale)
     x = functions.solved(tape, matrix, query)
-    output = tape.contract("...k,...kv->...v", x, sliced(tape, states, k, size))
+    output = tape.contract("...k,...kv->...v", x, values)
     return output, (reshaped(tape, memory, (*lead, k, size)),)

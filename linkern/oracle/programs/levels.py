@@ -43,6 +43,7 @@ def log_linear(call: Call) -> tuple[Node, tuple[Node, ...]]:
             state=_begun(tape, call.state[0], level, call.position),
             log_decay=log_decay,
             fresh=(time % (2 * half) == 0) & (np.arange(length) > 0),
+            memory=f"level {level}",
         )
         scale = sliced(tape, call["level_scales"], level, level + 1)
         output = tape.add(output, tape.contract("...,...->...", reads, scale))

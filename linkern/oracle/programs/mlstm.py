@@ -56,7 +56,13 @@ def mlstm(call: Call) -> tuple[Node, tuple[Node, ...]]:
     if not value.shape[-2]:
         return value, (memory, end)
     size = value.shape[-1]
-    above, below = sliced(tape, reads, 0, size), sliced(tape, reads, size, size + 1)
+    above, below = (
+        tape.part(name, sliced(tape, reads, *channels))
+        for name, channels in (
+            ("numerator", (0, size)),
+            ("denominator", (size, size + 1)),
+        )
+    )
     weight, constant = _after(tape, before, end), call.options.constant
     output = floored(tape, above, below, weight, constant=constant)
     return output, (memory, end)

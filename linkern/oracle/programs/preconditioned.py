@@ -23,6 +23,7 @@ def preconditioned(call: Call) -> tuple[Node, tuple[Node, ...]]:
     tape, key = call.tape, call.shared("key")
     sums, last = _sums_of_squares(call, key)
     written, off = _written(call, key, sums)
+    written = tape.part("scaled key", written)
     decay = call.get("log_decay")
     if decay is not None and len(decay.shape) < len(call["value"].shape):
         decay = column(tape, decay)
@@ -53,7 +54,9 @@ def _sums_of_squares(call: Call, key: Node) -> tuple[Node, Node]:
         log_decay=call.per_channel("preconditioner_log_decay"),
         transpose_state=True,
         depth=2,
+        memory="the preconditioner",
     )
+    sums = tape.part("preconditioner", sums)
     return sums, reshaped(tape, last, (*lead, size))
 
 

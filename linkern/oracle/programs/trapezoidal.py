@@ -39,8 +39,10 @@ def mamba3(call: Call) -> tuple[Node, tuple[Node, ...]]:
     query = tape.product(call.shared("query"), coefficient=call.scale)
     minus = tape.contract("...,...->...", share, tape.constant(-1.0), prepared=True)
     rest = tape.add(tape.constant(1.0), minus)
-    earlier = _times(tape, _times(tape, rest, step), _before(tape, value_before, value))
-    itself = _times(tape, _times(tape, share, step), value)
+    late = tape.part("write for the token before", _times(tape, rest, step))
+    now = tape.part("write for the token", _times(tape, share, step))
+    earlier = _times(tape, late, _before(tape, value_before, value))
+    itself = _times(tape, now, value)
     rank = keys // size
     rows = 3 * rank - 1
     queries, written, values, rotated_keys = [], [], [], []

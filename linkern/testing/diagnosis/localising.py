@@ -144,9 +144,7 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
             # Beside wrong shares of a row, its sum says little without a factor.
             if fewer and (finding.factor or not (shares and best.place)):
                 best, shares = replace(finding, broken=best.broken), others
-    # What is wrong where an input is left out alone, is no rounding of small errors.
-    unrounded = not best.coarse or _without_inputs(best.maps, maps)
-    if best.factor is None and unrounded and not best.broken:
+    if best.factor is None and not best.broken:
         best = _with_replacement(best, first, second)
     elif best.is_partly_right:
         best = _with_divisor(best, first, second)
@@ -157,12 +155,6 @@ def localise(maps: Maps, fresh: Callable[[], Maps]) -> Finding:
     if best.factor is None and not best.coarse and not best.broken:
         return _of_writes(_of_whole_rows(best, *every), *every)
     return best
-
-
-def _without_inputs(wrong: Maps, maps: Maps) -> bool:
-    """Return True if all wrong maps are of calls without an input that others have."""
-    most = max(len(one.problem.inputs) for one in maps)
-    return all(len(one.problem.inputs) < most for one in wrong)
 
 
 def _of_whole_rows(finding: Finding, *every: Maps) -> Finding:

@@ -8,6 +8,7 @@ one operand of an operation; no product of quantities is a sum of ways through i
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from linkern.oracle import Bounded
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.diagnosis.other_states import of_other_states
+from linkern.testing.diagnosis.parts import other_parts
+from linkern.testing.diagnosis.replacements import Change, replacements
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
@@ -58,6 +61,8 @@ GROUPS: dict[str, Callable[[int, int], Index]] = {
 ENTRIES = {"first": 0, "last": -1}
 # Entries that tell a map, multiple of rounding that entries may be off, bits of words.
 TELLING, SLACK, COST = 24, 4.0, 10.0
+# Part of the error that hardly matters.
+CLOSE = 0.02
 # Coordinates of entries in several calls or sequences, of which no oracle call is one.
 ELSEWHERE = {"span", "sequence"}
 
@@ -78,7 +83,8 @@ def other_gradient(maps: Sequence[InfluenceMap]) -> Factor | None:
         if all(_holds(gradient, one) for one in known):
             rule = partial(_predicted, gradient)
             return Factor(kind, 1.0, {}, words, cost=COST, rule=rule)
-    return _of_other_states(known) or _within_part(known)
+    others = _of_other_states, _within_part, _of_other_calls
+    return next(filter(None, (other(known) for other in others)), None)
 
 
 def _of_other_states(known: Sequence[InfluenceMap]) -> Factor | None:
@@ -91,6 +97,32 @@ def _of_other_states(known: Sequence[InfluenceMap]) -> Factor | None:
             rule = partial(_predicted, gradient)
             return Factor("instead", 1.0, {}, text, cost=COST, rule=rule)
     return None
+
+
+def _of_other_calls(known: Sequence[InfluenceMap]) -> Factor | None:
+    """Return the gradient in which another input, or part of it, is in place of one."""
+    one = known[0]
+    call, index = one.problem._oracle_call, _index(one)
+    for text, change in chain(replacements(call), other_parts(call)):
+        gradient = partial(_after, change)
+        with np.errstate(all="ignore"):
+            made = gradient(one.problem, _name(one)).output[index]
+            left = abs(one.measured - made).sum()
+        if left < CLOSE * one.error.sum() and all(_holds(gradient, x) for x in known):
+            rule = partial(_predicted, gradient)
+            return Factor("instead", 1.0, {}, f"that with {text}", cost=COST, rule=rule)
+    return None
+
+
+def _after(change: Change, problem: Problem, name: str) -> Bounded:
+    """Return the gradient of an input in the call after a change."""
+    assert problem.cotangent is not None
+    exact = problem.solve_gradients()[name]
+    call, cotangent = change(problem._oracle_call), problem.cotangent.astype(np.float64)
+    x = call.meant[name]
+    if x is None or x.shape != exact.output.shape:
+        return Bounded(np.full(exact.output.shape, np.nan), exact.bound)
+    return Bounded(gradient_without(call, name, cotangent, ""), exact.bound)
 
 
 def _within_part(known: Sequence[InfluenceMap]) -> Factor | None:

@@ -7,11 +7,13 @@ through the recurrence. The oracle computes them as soon as the replacement is n
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from math import prod
 
 import numpy as np
 
 from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.parts import other_parts
 from linkern.testing.diagnosis.replacements import (
     Change,
     clamps,
@@ -51,7 +53,7 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
         Maps of the output or of the final memory, those on fresh inputs among them.
     """
     known = [one for one in maps if one.wrong.sum() >= TELLING and is_whole(one)]
-    known = sorted(known, key=lambda one: one.exact.size)
+    known = sorted(known, key=_cost)
     parts = [one.part(one.wrong) for one in known]
     if not parts or not all(np.isfinite(one.measured).all() for one in parts):
         return None
@@ -64,13 +66,20 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
     return None
 
 
+def _cost(one: InfluenceMap) -> int:
+    """Return the numbers that the oracle computes for the entries of a map."""
+    problem, operator = one.problem, one.problem.scope.operator
+    memory = prod(operator.state_shapes(problem.sizes)[0])
+    return problem.length * prod(problem.inputs["value"].shape[:-2]) * memory
+
+
 def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
     """Yield replacements without numbers, then those with limits that fit best."""
     call = one.problem._oracle_call
     if one.tensor == MEMORY:
         for text, change in truncations(call):
             yield text, change, ""
-    for text, change in replacements(call):
+    for text, change in chain(replacements(call), other_parts(call)):
         yield text, change, ""
     for name, side, limited, x in clamps(call):
         grid = np.unique(np.quantile(x, LEVELS))

@@ -16,7 +16,15 @@ from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.forms import Change as GateChange
 from linkern.testing.problems.forms import form_of, is_raw
 
-__all__ = ["Change", "clamps", "replacements", "truncations"]
+__all__ = [
+    "Change",
+    "clamps",
+    "meaning",
+    "other_values",
+    "replacements",
+    "truncations",
+    "with_defaults",
+]
 
 Inputs = Mapping[str, Real | None]
 Change = Callable[[OracleCall], OracleCall]
@@ -46,13 +54,15 @@ ENTRIES: dict[str, Callable[[Real], Real]] = {
     ),
 }
 # Entries of other places: letters of the axis, and the index that is read at each one,
-# by the keys of a query.
+# by the keys of a query; -1 reads 0.
 PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "head 0": ("hg", lambda i, _: 0 * i),
     "the head before": ("hg", lambda i, _: i - (i > 0)),
     "the next head": ("hg", lambda i, _: np.minimum(i + 1, i.max())),
     "the token before": ("ts", lambda i, _: i - (i > 0)),
     "the next token": ("ts", lambda i, _: np.minimum(i + 1, i.max())),
+    "the token before, 0 at the first,": ("ts", lambda i, _: i - 1),
+    "the next token, 0 at the last,": ("ts", lambda i, _: (i + 2) % (i.max() + 2) - 1),
     "the first micro-step": ("s", lambda i, each: i - i % each),
     "batch entry 0": ("b", lambda i, _: 0 * i),
     "channel 0": ("kvm", lambda i, _: 0 * i),
@@ -60,6 +70,8 @@ PLACES: dict[str, tuple[str, Callable[[Index, int], Index]]] = {
     "the first 32 channels": ("kvm", lambda i, _: i % 32),
     "the first 64 channels": ("kvm", lambda i, _: i % 64),
 }
+# Signs of a decay by which an input is decayed, or is not, with the memory.
+SIGNS = ((1, ""), (-1, "-"))
 # Other heads, where several heads of values share one of keys: by how many do, and the
 # number of heads of keys.
 HEADS: dict[str, Callable[[Index, int, int], Index]] = {
@@ -95,17 +107,17 @@ GATES: dict[str, GateChange] = {
 def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield the replacements that have no number in them, and their texts."""
     operator, present = call.operator, _present(call)
-    known = _with_defaults(call)
+    known = with_defaults(call)
     yield from _scales(call)
     yield from _of_missing(call)
+    yield from _other_erases(call)
     for name, x in known.items():
         if name in present and operator.input(name).optional:
             yield f"{name} left out", _with(name, lambda *_: None)
+        yield from other_values(call, name)
         # A rate that is in writes and in erases may be wrong in one of them.
-        twofold = operator.erases and x.ndim == 3 and name != "log_decay"
-        for text, values in _values(call, name):
-            yield text, _with(name, values)
-            if twofold:
+        if operator.erases and x.ndim == 3 and name != "log_decay":
+            for text, values in _values(call, name):
                 yield f"{text} in the erase", _with(name, values, erase=True)
     for one, other in combinations(present, 2):
         if present[one].shape == present[other].shape:
@@ -117,10 +129,15 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
             yield text, partial(_in_turns, names)
     yield from _paddings(call)
     yield from _spread(call)
-    yield from _other_erases(call)
     for name in present:
         if operator.input(name).axes[-1] == "t":
             yield from _at_chunks(name, call.sizes["t"])
+
+
+def other_values(call: OracleCall, name: str) -> Iterator[tuple[str, Change]]:
+    """Yield calls in which an input is another one, of the same axes."""
+    for text, values in _values(call, name):
+        yield text, _with(name, values)
 
 
 def _of_missing(call: OracleCall) -> Iterator[tuple[str, Change]]:
@@ -133,7 +150,7 @@ def _of_missing(call: OracleCall) -> Iterator[tuple[str, Change]]:
 
 
 def _given(name: str, other: str) -> Change:
-    return lambda call: _meaning(call, {name: call.meant[other]})
+    return lambda call: meaning(call, {name: call.meant[other]})
 
 
 def _scales(call: OracleCall) -> Iterator[tuple[str, Change]]:
@@ -186,7 +203,7 @@ def _padded(names: Sequence[str], axis: int, size: Callable[[int], int]) -> Chan
             width = [(0, 0)] * x.ndim
             width[axis] = (0, size(x.shape[axis]) - x.shape[axis])
             inputs[name] = np.pad(x, width)
-        return _meaning(call, inputs)
+        return meaning(call, inputs)
 
     return changed
 
@@ -197,7 +214,7 @@ def _spread(call: OracleCall) -> Iterator[tuple[str, Change]]:
     Each is repeated for the batch, where all of them are to be.
     """
     batch = call.sizes["b"]
-    names = [x for x in _with_defaults(call) if _axes(call, x)[0] == "g"]
+    names = [x for x in with_defaults(call) if _axes(call, x)[0] == "g"]
     for chosen in dict.fromkeys([*((x,) for x in names), tuple(names)]):
         if batch > 1 and chosen:
             words = " and ".join(chosen)
@@ -206,9 +223,9 @@ def _spread(call: OracleCall) -> Iterator[tuple[str, Change]]:
 
 
 def _spread_over_batch(names: Sequence[str], call: OracleCall) -> OracleCall:
-    batch, known = call.sizes["b"], _with_defaults(call)
+    batch, known = call.sizes["b"], with_defaults(call)
     spread = {name: np.repeat(known[name], batch, axis=0) for name in names}
-    return _meaning(
+    return meaning(
         call,
         {name: x.reshape(batch, *known[name].shape) for name, x in spread.items()},
     )
@@ -288,7 +305,7 @@ def _present(call: OracleCall) -> dict[str, Real]:
     return {name: x for name, x in call.meant.items() if x is not None}
 
 
-def _with_defaults(call: OracleCall) -> dict[str, Real]:
+def with_defaults(call: OracleCall) -> dict[str, Real]:
     """Return the inputs of a call, those by default among them."""
     made = {name: make(call.meant) for name, make in call.operator.defaults.items()}
     return {**made, **_present(call)}
@@ -301,7 +318,7 @@ def _axes(call: OracleCall, name: str) -> str:
 
 def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
     """Yield replacements of one input by other numbers, places and inputs."""
-    present, axes = _with_defaults(call), _axes(call, name)
+    present, axes = with_defaults(call), _axes(call, name)
     shape = present[name].shape
     if name in call.operator.names:
         yield from _gates(call, name)
@@ -327,6 +344,30 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
             f"{name} that is not normalised",
             lambda c, _: c.inputs[name].astype(float),
         )
+    yield from _decayed(call, name)
+
+
+def _decayed(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
+    """Yield an input that is decayed with the memory, or before it is.
+
+    A kernel that writes before the memory decays also decays what it writes.
+    """
+    present, axes = _present(call), _axes(call, name).replace("g", "h")
+    for decay in present if "log_decay" not in name else ():
+        along = _axes(call, decay).replace("g", "h")
+        sizes = zip(present[decay].shape, present[name].shape, strict=False)
+        alike = axes.startswith(along) and all(x == y for x, y in sizes)
+        for sign, words in SIGNS if alike and decay.endswith("log_decay") else ():
+            text = f"{name} exp({words}{decay}) in place of {name}"
+            yield text, _with_decay(decay, sign)
+
+
+def _with_decay(decay: str, sign: int) -> Values:
+    def decayed(call: OracleCall, x: Real) -> Real:
+        g = _present(call)[decay]
+        return x * np.exp(sign * np.expand_dims(g, (*range(g.ndim, x.ndim),)))
+
+    return decayed
 
 
 def _of_other_heads(axis: int, index: Callable[[Index, int, int], Index]) -> Values:
@@ -379,7 +420,8 @@ def _another(name: str) -> Values:
 def _taken(axis: int, index: Callable[[Index, int], Index]) -> Values:
     def taken(call: OracleCall, x: Real) -> Real:
         read = index(np.arange(x.shape[axis]), _keys_per_query(call))
-        return np.take(x, read, axis=axis)
+        there = np.expand_dims(read >= 0, [*range(1, x.ndim - axis)])
+        return np.where(there, np.take(x, read, axis=axis), 0.0)
 
     return taken
 
@@ -406,13 +448,13 @@ def _with(name: str, values: Values, *, erase: bool = False) -> Change:
     """Return the change of a call that changes an input, or in erases alone."""
 
     def changed(call: OracleCall) -> OracleCall:
-        known = _with_defaults(call)
+        known = with_defaults(call)
         with np.errstate(all="ignore"):
             inputs = {name: values(call, known[name])} if name in known else {}
             if erase and inputs:  # What is written is as before.
                 ratio = known[name] / np.asarray(inputs[name])
                 inputs["value"] = known["value"] * ratio[..., None]
-        return _meaning(call, inputs)
+        return meaning(call, inputs)
 
     return changed
 
@@ -441,7 +483,7 @@ def _whole_chunks(chunk: int, length: int) -> int:
 
 
 def _exchanged(one: str, other: str) -> Change:
-    return lambda call: _meaning(call, {one: call.meant[other], other: call.meant[one]})
+    return lambda call: meaning(call, {one: call.meant[other], other: call.meant[one]})
 
 
 def _in_turns(names: Sequence[str], call: OracleCall) -> OracleCall:
@@ -452,7 +494,7 @@ def _in_turns(names: Sequence[str], call: OracleCall) -> OracleCall:
             in_order = np.repeat(x, times, axis=1)
             turns = np.tile(x, (1, times, *(1,) * (x.ndim - 2)))
             inputs[name] = turns if name in names else in_order
-    return _meaning(call, inputs)
+    return meaning(call, inputs)
 
 
 def _other_erase(call: OracleCall) -> OracleCall:
@@ -465,10 +507,10 @@ def _other_side(call: OracleCall) -> OracleCall:
     present = _present(call)
     rate, key = present["removal_rate"], present["removal_key"]
     with np.errstate(divide="ignore"):
-        return _meaning(call, {"removal_key": rate * key, "removal_rate": 1 / rate})
+        return meaning(call, {"removal_key": rate * key, "removal_rate": 1 / rate})
 
 
-def _meaning(call: OracleCall, inputs: Inputs) -> OracleCall:
+def meaning(call: OracleCall, inputs: Inputs) -> OracleCall:
     """Return a call in which some inputs mean something else."""
     other = replace(call)
     vars(other)["meant"] = {**call.meant, **inputs}

@@ -1072,8 +1072,8 @@ def mesa_of(power):
     return mesa
 
 
-def undecayed_keys(query, key, value, slots, log_decay, initial_state=None):
-    """Gated slot attention whose memory of keys does not decay."""
+def faded_keys(query, key, value, slots, log_decay, initial_state=None, power=3):
+    """Gated slot attention whose memory of keys has a power of the decay."""
     *lead, dim = key[:, :, 0].shape
     size = (*lead, slots.shape[-1], dim + value.shape[-1])
     state = np.zeros(size, key.dtype) if initial_state is None else initial_state
@@ -1081,7 +1081,7 @@ def undecayed_keys(query, key, value, slots, log_decay, initial_state=None):
     output = np.empty_like(value)
     for t in range(key.shape[2]):
         decay, write = np.exp(log_decay[:, :, t, :, None]), slots[:, :, t, :, None]
-        keys = keys + write * key[:, :, t, None]
+        keys = decay**power * keys + write * key[:, :, t, None]
         values = decay * values + write * value[:, :, t, None]
         scores = keys @ query[:, :, t, :, None] * dim**-0.5
         weights = np.exp(scores - scores.max(axis=-2, keepdims=True))
@@ -1095,13 +1095,13 @@ def undecayed_keys(query, key, value, slots, log_decay, initial_state=None):
     every(
         2,
         [
-            ("mesa", mesa_of(2), "everywhere", "beta[source]"),
-            ("mesa", mesa_of(0), "everywhere", "1 / beta[source]"),
+            ("mesa", mesa_of(3), "everywhere", "beta[source]^2"),
+            ("mesa", mesa_of(-1), "everywhere", "1 / beta[source]^2"),
             (
                 "gsa",
-                undecayed_keys,
+                faded_keys,
                 "sources other than the last source",
-                "exp(-sum of log_decay over (source, row])",
+                "exp(2 * sum of log_decay over (source, row])",
             ),
         ],
     ),
@@ -1110,6 +1110,22 @@ def test_keys_that_are_wrong_in_a_state_are_named(op, kernel, where, by_what):
     diagnosis = diagnosed(kernel, op)
     assert diagnosis.stage == "final state of keys"
     assert (diagnosis.where, diagnosis.by_what) == (where, by_what)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "by_what"),
+    [
+        ("mesa", mesa_of(2), "beta^2 in place of beta in the sum of keys"),
+        (
+            "gsa",
+            partial(faded_keys, power=0),
+            "0 in place of log_decay in the decay of the memory of keys",
+        ),
+    ],
+)
+def test_another_input_of_the_memory_of_keys_is_named(op, kernel, by_what):
+    diagnosis = diagnosed(kernel, op)
+    assert (diagnosis.stage, diagnosis.by_what) == ("output", by_what)
 
 
 @pytest.mark.slow

@@ -160,7 +160,7 @@ def test_a_factor_of_one_term_is_named(op, term, place, size, change, by_what):
 
 
 def of_every_source(terms, log_decay, **_):
-    return terms * np.exp(log_decay)[..., None, :]
+    return terms * np.exp(2 * log_decay)[..., None, :]
 
 
 @pytest.mark.parametrize("op", every(2, ["gated_delta_rule", "comba"]))
@@ -169,7 +169,7 @@ def test_a_factor_of_what_a_token_writes_is_in_both_terms(op):
     diagnosis = diagnose(*opened(kernel, op))
     assert diagnosis.stage == "write of each token"
     assert diagnosis.where == "everywhere"
-    assert diagnosis.by_what == "exp(log_decay[source])"
+    assert diagnosis.by_what == "exp(2 * log_decay[source])"
 
 
 def gdn2(query, key, value, log_decay, erase_gate, write_gate):

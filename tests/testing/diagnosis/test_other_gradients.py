@@ -1,6 +1,7 @@
 """Gradients in place of others are named, and nothing else is."""
 
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from linkern.testing.diagnosis.factors.factor import holds
 from linkern.testing.diagnosis.localising import localise
 from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.diagnosis.other_states import of_other_states
+from linkern.testing.diagnosis.parts import other_parts
+from linkern.testing.diagnosis.replacements import replacements
 from linkern.testing.influence.gradient_maps import gradient_maps
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
 from linkern.testing.influence.maps import InfluenceMap
@@ -312,6 +315,39 @@ def test_a_gradient_in_place_of_another_is_named(
     factor = other_gradient([x for x in maps_of(op, name, changed) if x.wrong.any()])
     assert factor is not None
     assert factor.text == words
+
+
+def of_other_call(name: str, text: str) -> Any:
+    """Return the gradient of an input in a call of the oracle after a change."""
+
+    def changed(problem: Any) -> Any:
+        call = problem._oracle_call
+        every = dict(chain(replacements(call), other_parts(call)))
+        return gradient_without(every[text](call), name, problem.cotangent, "")
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "text"),
+    [
+        (
+            "gated_delta_rule",
+            "value",
+            "log_decay of the next token in place of log_decay",
+        ),
+        ("gated_delta_rule", "key", "beta of head 0 in place of beta"),
+        ("kda", "key", "key of the token before in place of key in the erase"),
+        ("mlstm", "key", "0 in place of log_decay in the denominator"),
+    ],
+)
+def test_the_gradient_with_another_input_is_named(
+    op: str, name: str, text: str
+) -> None:
+    maps = maps_of(op, name, of_other_call(name, text))
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert factor.text == f"that with {text}"
 
 
 def test_parts_are_those_of_keys_that_the_target_normalises() -> None:

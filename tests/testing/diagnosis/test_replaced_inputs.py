@@ -357,5 +357,6 @@ def test_replacements_without_a_result_are_passed_over(
     monkeypatch.setattr(
         replaced_inputs, "replacements", lambda *_: iter([("singular", singular)])
     )
+    monkeypatch.setattr(replaced_inputs, "other_parts", lambda *_: iter(()))
     maps = maps_of("mesa", lambda p: {"ridge": 2 * wide(p, "ridge")})
     assert text_of(maps) == ""

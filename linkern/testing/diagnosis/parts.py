@@ -1,0 +1,172 @@
+"""Calls in which one part of the equation has another input, or is another part.
+
+A key is written and erases; a decay is that of the memory and of what it is divided by.
+Programs of the oracle name such parts, so that one of them can be that of another call.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+
+import numpy as np
+
+from linkern.oracle.balls import Ball
+from linkern.oracle.calls import Call
+from linkern.oracle.tape import Node, Tape
+from linkern.testing.diagnosis.replacements import (
+    Change,
+    meaning,
+    other_values,
+    with_defaults,
+)
+from linkern.testing.influence.maps import Real
+from linkern.testing.problems.expected import OracleCall
+
+__all__ = ["other_parts"]
+
+Parts = Mapping[str, list[Node]]
+# Returns the nodes that take the place of a part, in the order of its own.
+Made = Callable[[OracleCall, Call], Iterable[Node]]
+
+# Words of the parts that every memory has; programs say those of others.
+WORDS = {
+    "query": "the read",
+    "key": "the write",
+    "value": "the values written",
+    "log_decay": "the decay",
+    "follow": "the step",
+}
+# Parts that may be taken for each other.
+EXCHANGED = {
+    "key": "what is written",
+    "erase": "what erases",
+    "value": "the values written",
+    "scaled key": "the scaled key",
+}
+# Factors of features that are products of channels: of queries, and of keys.
+FACTORS = "factors of products"
+LACKING = {"queries and keys": (0, 1), "queries": (0,), "keys": (1,)}
+
+
+def other_parts(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls with another input in one part of the equation, or another part."""
+    parts = _parts(call)
+    for name in with_defaults(call):
+        uses = _uses(call, name, parts)
+        for text, change in other_values(call, name) if len(uses) > 1 else ():
+            for part in uses:
+                made = partial(_of_other_call, part, change)
+                yield f"{text} in {_words(part)}", partial(_with_part, part, made)
+    for part, nodes in parts.items():
+        if all(node.shape[-2:-1] == (call.sizes["t"],) for node in nodes):
+            text = f"{_words(part)} of the token before"
+            made = partial(_of_token_before, part)
+            yield text, partial(_with_part, part, made)
+    for one, other in permutations([x for x in EXCHANGED if x in parts], 2):
+        if [x.shape for x in parts[one]] == [x.shape for x in parts[other]]:
+            text = f"{EXCHANGED[one]} in place of {EXCHANGED[other]}"
+            yield text, partial(_with_part, other, partial(_of_part, one))
+    for words, lacking in LACKING.items() if FACTORS in parts else ():
+        text = f"1 in place of the {FACTORS} of channels of {words}"
+        made = partial(_without_factors, lacking)
+        yield text, partial(_with_part, FACTORS, made)
+
+
+def _words(part: str) -> str:
+    role, _, memory = part.partition(" of ")
+    words = WORDS.get(role, f"the {role}")
+    return f"{words} of {memory}" if memory else words
+
+
+def _with_part(part: str, made: Made, call: OracleCall) -> OracleCall:
+    """Return the call in which the nodes of a part are others."""
+
+    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
+        others = iter(made(call, one))
+
+        def other(name: str, node: Node) -> Node:
+            return next(others) if name == part else node
+
+        tape = replace(one.tape, other=other)
+        return call.operator.program(replace(one, tape=tape))
+
+    return replace(call, operator=replace(call.operator, program=program))
+
+
+def _of_other_call(
+    part: str, change: Change, call: OracleCall, one: Call
+) -> Iterable[Node]:
+    meant, inputs = change(call).meant, dict(one.inputs)
+    for name, node in one.inputs.items():
+        x = meant.get(name)
+        if x is not None:
+            inputs[name] = _in_place(one.tape, x, node)
+    return _recorded(call, replace(one, inputs=inputs))[part]
+
+
+def _of_token_before(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
+    """Return the rows of the token before, zeros at the first."""
+
+    def later(y: Real) -> Real:
+        return np.concatenate([0 * y[..., :1, :], y[..., :-1, :]], axis=-2)
+
+    def earlier(y: Real) -> Real:
+        return np.concatenate([y[..., 1:, :], 0 * y[..., :1, :]], axis=-2)
+
+    return [one.tape.linear(x, later, earlier) for x in _recorded(call, one)[part]]
+
+
+def _of_part(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
+    return [_in_place(one.tape, x.value, x) for x in _recorded(call, one)[part]]
+
+
+def _without_factors(
+    lacking: tuple[int, ...], call: OracleCall, one: Call
+) -> Iterable[Node]:
+    nodes = _recorded(call, one)[FACTORS]
+    return [one.tape.constant(1.0) if n in lacking else x for n, x in enumerate(nodes)]
+
+
+def _in_place(tape: Tape, x: Real, node: Node) -> Node:
+    """Return other numbers in place of those of a node, which gets their gradient."""
+    return tape.record([Ball(x)], [node], lambda gradients: gradients)[0]
+
+
+def _recorded(call: OracleCall, one: Call) -> Parts:
+    """Return the parts of a call on a tape by their names, each in order."""
+    parts: dict[str, list[Node]] = {}
+
+    def kept(name: str, node: Node) -> Node:
+        parts.setdefault(name, []).append(node)
+        return node
+
+    call.operator.program(replace(one, tape=replace(one.tape, other=kept)))
+    return parts
+
+
+def _parts(call: OracleCall) -> Parts:
+    parts: dict[str, list[Node]] = {}
+
+    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
+        parts.update(_recorded(call, one))
+        return one["value"], ()
+
+    operator = replace(call.operator, program=program)
+    operator.evaluate(call.meant, call.scale, options=call.options())
+    return parts
+
+
+def _uses(call: OracleCall, name: str, parts: Parts) -> list[str]:
+    """Return the names of the parts that an input is in, but for states."""
+    x = with_defaults(call)[name]
+    other = _parts(meaning(call, {name: 0.75 * x - 0.125}))
+    return [
+        part
+        for part, nodes in parts.items()
+        if not part.startswith("state")
+        and any(
+            not np.array_equal(y.value, z.value, equal_nan=True)
+            for y, z in zip(nodes, other[part], strict=True)
+        )
+    ]
