@@ -12,7 +12,7 @@ from itertools import permutations
 import numpy as np
 
 from linkern.oracle.balls import Ball
-from linkern.oracle.calls import Call
+from linkern.oracle.calls import Call, Program
 from linkern.oracle.tape import Node, Tape
 from linkern.testing.diagnosis.replacements import (
     Change,
@@ -23,7 +23,7 @@ from linkern.testing.diagnosis.replacements import (
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
-__all__ = ["other_parts"]
+__all__ = ["other_parts", "recorded", "tokens_of", "with_inputs_of", "with_nodes"]
 
 Parts = Mapping[str, list[Node]]
 # Returns the nodes that take the place of a part, in the order of its own.
@@ -83,26 +83,74 @@ def _with_part(part: str, made: Made, call: OracleCall) -> OracleCall:
     """Return the call in which the nodes of a part are others."""
 
     def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
-        others = iter(made(call, one))
-
-        def other(name: str, node: Node) -> Node:
-            return next(others) if name == part else node
-
-        tape = replace(one.tape, other=other)
-        return call.operator.program(replace(one, tape=tape))
+        return with_nodes(call.operator.program, {part: made(call, one)})(one)
 
     return replace(call, operator=replace(call.operator, program=program))
+
+
+def with_nodes(program: Program, others: Mapping[str, Iterable[Node]]) -> Program:
+    """Return a program with other nodes in some parts, in the order of its own."""
+
+    def changed(one: Call) -> tuple[Node, tuple[Node, ...]]:
+        left = {part: iter(nodes) for part, nodes in others.items()}
+
+        def other(name: str, node: Node) -> Node:
+            # Whoever asks for the parts of the program gets the other nodes.
+            return one.tape.part(name, next(left[name]) if name in left else node)
+
+        return program(replace(one, tape=replace(one.tape, other=other)))
+
+    return changed
+
+
+def with_inputs_of(call: OracleCall, one: Call) -> Call:
+    """Return a call on a tape with the inputs that another one has at its tokens.
+
+    They get the gradients of those in whose place they are.
+    """
+    inputs = dict(one.inputs)
+    for name, node in one.inputs.items():
+        x = call.meant.get(name)
+        axis = _token_axis(call, name)
+        if x is not None and axis is not None:
+            first = one.position * (x.shape[axis] // call.sizes["t"])
+            there = range(first, first + node.shape[axis])
+            x = np.take(x, there, axis) if len(there) < x.shape[axis] else x
+        if x is not None:
+            inputs[name] = _in_place(one.tape, x, node)
+    return replace(one, inputs=inputs)
+
+
+def tokens_of(call: OracleCall, one: Call, first: int, last: int) -> Call:
+    """Return the tokens of a call on a tape from one to before another."""
+
+    def some(name: str, x: Node) -> Node:
+        axis = _token_axis(call, name)
+        if axis is None:
+            return x
+        each = x.shape[axis] // call.sizes["t"]
+        there = (*(slice(None),) * axis, slice(first * each, last * each))
+
+        def back(y: Real) -> Real:
+            whole = np.zeros(x.shape)
+            whole[there] = y
+            return whole
+
+        return one.tape.linear(x, lambda y: y[there], back)
+
+    inputs = {name: some(name, x) for name, x in one.inputs.items()}
+    return replace(one, inputs=inputs, position=one.position + first)
+
+
+def _token_axis(call: OracleCall, name: str) -> int | None:
+    operator = call.operator
+    return operator.input(name).token_axis if name in operator.names else None
 
 
 def _of_other_call(
     part: str, change: Change, call: OracleCall, one: Call
 ) -> Iterable[Node]:
-    meant, inputs = change(call).meant, dict(one.inputs)
-    for name, node in one.inputs.items():
-        x = meant.get(name)
-        if x is not None:
-            inputs[name] = _in_place(one.tape, x, node)
-    return _recorded(call, replace(one, inputs=inputs))[part]
+    return recorded(call, with_inputs_of(change(call), one))[part]
 
 
 def _of_token_before(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
@@ -114,17 +162,17 @@ def _of_token_before(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
     def earlier(y: Real) -> Real:
         return np.concatenate([y[..., 1:, :], 0 * y[..., :1, :]], axis=-2)
 
-    return [one.tape.linear(x, later, earlier) for x in _recorded(call, one)[part]]
+    return [one.tape.linear(x, later, earlier) for x in recorded(call, one)[part]]
 
 
 def _of_part(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
-    return [_in_place(one.tape, x.value, x) for x in _recorded(call, one)[part]]
+    return [_in_place(one.tape, x.value, x) for x in recorded(call, one)[part]]
 
 
 def _without_factors(
     lacking: tuple[int, ...], call: OracleCall, one: Call
 ) -> Iterable[Node]:
-    nodes = _recorded(call, one)[FACTORS]
+    nodes = recorded(call, one)[FACTORS]
     return [one.tape.constant(1.0) if n in lacking else x for n, x in enumerate(nodes)]
 
 
@@ -133,7 +181,7 @@ def _in_place(tape: Tape, x: Real, node: Node) -> Node:
     return tape.record([Ball(x)], [node], lambda gradients: gradients)[0]
 
 
-def _recorded(call: OracleCall, one: Call) -> Parts:
+def recorded(call: OracleCall, one: Call) -> Parts:
     """Return the parts of a call on a tape by their names, each in order."""
     parts: dict[str, list[Node]] = {}
 
@@ -149,7 +197,7 @@ def _parts(call: OracleCall) -> Parts:
     parts: dict[str, list[Node]] = {}
 
     def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
-        parts.update(_recorded(call, one))
+        parts.update(recorded(call, one))
         return one["value"], ()
 
     operator = replace(call.operator, program=program)

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from linkern.testing.diagnosis.between_chunks import between_chunks
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.parts import other_parts
 from linkern.testing.diagnosis.replacements import (
@@ -20,6 +21,7 @@ from linkern.testing.diagnosis.replacements import (
     replacements,
     truncations,
 )
+from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.maps import AXES, InfluenceMap, Real
 from linkern.testing.influence.readings import STATES
 from linkern.testing.problems import expected
@@ -81,6 +83,10 @@ def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
             yield text, change, ""
     for text, change in chain(replacements(call), other_parts(call)):
         yield text, change, ""
+    first = min(one.coordinates.get("row", [0]), default=0)
+    if first in CHUNKS:
+        for text, change in between_chunks(call, int(first)):
+            yield text, change, ""
     for name, side, limited, x in clamps(call):
         grid = np.unique(np.quantile(x, LEVELS))
         for digits in range(1, DIGITS + 1):

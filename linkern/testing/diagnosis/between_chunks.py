@@ -1,0 +1,106 @@
+"""Calls whose chunks are right, and what goes from one to the next is not.
+
+A chunkwise kernel has two formulas: of pairs in a chunk, and of the memory before it.
+An input may be another one in the second alone: in the memory that a chunk hands on, in
+what its rows read of it, or in both.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial, reduce
+from itertools import chain
+
+from linkern.oracle.calls import Call, joined
+from linkern.oracle.tape import Node, Tape
+from linkern.testing.diagnosis.parts import (
+    other_parts,
+    recorded,
+    tokens_of,
+    with_inputs_of,
+    with_nodes,
+)
+from linkern.testing.diagnosis.replacements import Change, replacements
+from linkern.testing.problems.expected import OracleCall
+
+__all__ = ["between_chunks"]
+
+# What is another one, by its words: the memory that is handed on, and its reading.
+CARRIED = {
+    "in the memory that chunks of {} hand on": (True, False),
+    "in what is carried from one chunk of {} to the next": (True, True),
+    "in what rows read of the memory before their chunk of {}": (False, True),
+}
+# Parts of an output that are sums over tokens.
+SUMS = ("numerator", "denominator")
+
+
+def between_chunks(call: OracleCall, chunk: int) -> Iterator[tuple[str, Change]]:
+    """Yield calls in which what is carried over the edges of chunks is another one."""
+    operator = call.operator
+    if not operator.causal or operator.feature_map:
+        return
+    # What is read is a sum, but for factors that depend on what was before the chunk.
+    sums = len(operator.state) == 1 + operator.normalised
+    additive = sums and not operator.log_normalizer
+    for words, (handed, read) in CARRIED.items():
+        if read and not additive:
+            continue
+        for text, change in chain(replacements(call), other_parts(call)):
+            made = partial(_carried, chunk, change, handed, read)
+            if _keeps_shapes(change, call):
+                yield f"{text} {words.format(chunk)}", made
+
+
+def _keeps_shapes(change: Change, call: OracleCall) -> bool:
+    meant = change(call).meant
+    pairs = ((x, meant[name]) for name, x in call.meant.items())
+    return all(x is None or y is None or x.shape == y.shape for x, y in pairs)
+
+
+def _carried(
+    chunk: int, change: Change, handed: bool, read: bool, call: OracleCall
+) -> OracleCall:
+    """Return a call whose chunks hand on, or read, the memory of a changed one."""
+    other = change(call)
+
+    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
+        state, outputs = one.state, []
+        for first in range(0, one["value"].shape[-2], chunk):
+            exact = replace(tokens_of(call, one, first, first + chunk), state=state)
+            changed = with_inputs_of(other, exact)
+            changed = replace(changed, early_erase=other.operator.early_erase)
+            output, right = call.operator.program(exact)
+            if read:
+                output = _read(call, exact, other, changed)
+            outputs.append(output)
+            state = other.operator.program(changed)[1] if handed else right
+        return reduce(partial(joined, one.tape, axis=-2), outputs), state
+
+    return replace(call, operator=replace(call.operator, program=program))
+
+
+def _read(call: OracleCall, exact: Call, other: OracleCall, changed: Call) -> Node:
+    """Return the output of a chunk that reads the memory before it in another way.
+
+    It is the output of the chunk alone, and what the memory adds to another one.
+    """
+    tape = exact.tape
+    nothing = tuple(tape.constant(0 * x.value) for x in exact.state)
+    alone, changed_alone = (replace(x, state=nothing) for x in (exact, changed))
+    calls = (call, alone), (other, changed), (other, changed_alone)
+    if not call.operator.normalised:
+        return _sum(tape, *(x.operator.program(one)[0] for x, one in calls))
+    parts = [recorded(x, one) for x, one in calls]
+    sums = {
+        name: [
+            _sum(tape, *nodes) for nodes in zip(*(x[name] for x in parts), strict=True)
+        ]
+        for name in SUMS
+    }
+    return with_nodes(call.operator.program, sums)(exact)[0]
+
+
+def _sum(tape: Tape, alone: Node, other: Node, less: Node) -> Node:
+    """Return what is alone, and what another one has more than a lesser one."""
+    minus = tape.contract("...,...->...", less, tape.constant(-1.0))
+    return tape.add(alone, tape.add(other, minus))

@@ -1,0 +1,92 @@
+"""What goes from one chunk to the next is of another call, and chunks are right."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from linkern.testing.diagnosis.between_chunks import between_chunks
+from linkern.testing.spec.operators import OPERATORS
+from tests.testing.diagnosis.test_parts import call_of, evaluated, inputs_of
+
+CHUNK = 16
+
+
+def of_features(call):
+    """Keep a memory of products of channels each of which counts once."""
+    inputs = inputs_of(call)
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+    sums = np.cumsum(inputs["log_decay"], axis=-1)
+    decays = np.exp(np.minimum(sums[..., None] - sums[..., None, :], 0.0))
+    score, squares = query @ key.mT, query**2 @ (key**2).mT
+    chunk = np.arange(key.shape[2]) // CHUNK
+    carried = chunk[:, None] != chunk
+    weights = np.where(carried, (score**2 + squares) / 2, score**2)
+    weights = np.tril(weights) * decays
+    return weights @ value / weights.sum(axis=-1, keepdims=True)
+
+
+def of_rates(call, handed=False, read=False):
+    """Erase at a rate of 1 in the memory handed on, or in what is read of it."""
+    inputs = inputs_of(call)
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+
+    def run(state, t, beta, values=True):
+        state = state * np.exp(inputs["log_decay"][:, :, t, None, None])
+        wrong = values * value[:, :, t] - (key[:, :, t, None] @ state)[..., 0, :]
+        written = beta[:, :, t, None] * wrong
+        return state + key[:, :, t, :, None] * written[..., None, :]
+
+    right, ones = inputs["beta"], np.ones_like(inputs["beta"])
+    carried = seen = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]))
+    own, rows = carried, []
+    for t in range(key.shape[2]):
+        if t % CHUNK == 0:
+            own, seen = 0 * carried, carried
+        own = run(own, t, right)
+        seen = run(seen, t, ones if read else right, values=False)
+        carried = run(carried, t, ones if handed else right)
+        rows.append((query[:, :, t, None] @ (own + seen))[..., 0, :])
+    return call.scale * np.stack(rows, axis=2)
+
+
+FACTORS = "1 in place of the factors of products of channels of queries and keys"
+RATE = "1 in place of beta"
+HANDED = "in the memory that chunks of 16 hand on"
+BOTH = "in what is carried from one chunk of 16 to the next"
+READ = "in what rows read of the memory before their chunk of 16"
+
+
+@pytest.mark.parametrize(
+    ("op", "text", "kernel"),
+    [
+        ("power_retention", f"{FACTORS} {BOTH}", of_features),
+        ("gated_delta_rule", f"{RATE} {HANDED}", partial(of_rates, handed=True)),
+        ("gated_delta_rule", f"{RATE} {READ}", partial(of_rates, read=True)),
+        (
+            "gated_delta_rule",
+            f"{RATE} {BOTH}",
+            partial(of_rates, handed=True, read=True),
+        ),
+    ],
+)
+def test_what_is_carried_is_of_another_call(op, text, kernel):
+    call = call_of(op, 40)
+    other = evaluated(dict(between_chunks(call, CHUNK))[text](call)).output
+    np.testing.assert_allclose(other, kernel(call), rtol=1e-9, atol=1e-12)
+    exact = evaluated(call).output
+    np.testing.assert_allclose(other[:, :, :CHUNK], exact[:, :, :CHUNK], rtol=1e-12)
+    assert not np.allclose(other, exact)
+
+
+@pytest.mark.parametrize("op", OPERATORS)
+def test_calls_keep_their_shape(op):
+    call = call_of(op, 20)
+    exact = evaluated(call)
+    for text, change in [*between_chunks(call, CHUNK)][::5]:
+        with np.errstate(all="ignore"):
+            try:
+                output = evaluated(change(call)).output
+            except np.linalg.LinAlgError:  # No solution with such inputs.
+                continue
+        assert output.shape == exact.output.shape, text
