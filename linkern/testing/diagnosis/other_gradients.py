@@ -6,6 +6,7 @@ one operand of an operation; no product of quantities is a sum of ways through i
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -115,14 +116,15 @@ def _of_other_calls(known: Sequence[InfluenceMap]) -> Factor | None:
 
 
 def _after(change: Change, problem: Problem, name: str) -> Bounded:
-    """Return the gradient of an input in the call after a change."""
+    """Return the gradient of an input in a changed call; NaN if there is none."""
     assert problem.cotangent is not None
     exact = problem.solve_gradients()[name]
     call, cotangent = change(problem._oracle_call), problem.cotangent.astype(np.float64)
-    x = call.meant[name]
-    if x is None or x.shape != exact.output.shape:
-        return Bounded(np.full(exact.output.shape, np.nan), exact.bound)
-    return Bounded(gradient_without(call, name, cotangent, ""), exact.bound)
+    x, gradient = call.meant[name], np.full(exact.output.shape, np.nan)
+    with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
+        if x is not None and x.shape == gradient.shape:
+            gradient = gradient_without(call, name, cotangent, "")
+    return Bounded(gradient, exact.bound)
 
 
 def _within_part(known: Sequence[InfluenceMap]) -> Factor | None:

@@ -28,22 +28,6 @@ _OTHER_WEIGHTS: Mapping[str, Mapping[str, Callable[[Real], Real]]] = {
         "with x^2 in place of x^2 / 2": lambda x: 1 + x + x * x,
     },
 }
-# Weights that are powers of scores, from sums of the n-th powers of their terms. Where
-# features lack the root of 2 of two channels, each product of two counts once.
-_DEGREES = {"rebased": 2, "power_retention": 2, "power_retention_4": 4}
-_OTHER_POWERS: Mapping[int, Mapping[str, Callable[..., Real]]] = {
-    2: {
-        "with each product of channels once": lambda a, b: (a**2 + b) / 2,
-        "with the root of 2 in features of queries or keys alone": lambda a, b: (
-            b + (a**2 - b) / np.sqrt(2.0)
-        ),
-    },
-    4: {
-        "with each product of channels once": lambda a, b, c, d: (
-            (a**4 + 6 * a**2 * b + 3 * b**2 + 8 * a * c + 6 * d) / 24
-        ),
-    },
-}
 
 
 def sums_of_pairs(places: Places) -> Made:
@@ -72,9 +56,9 @@ def sums_of_pairs(places: Places) -> Made:
     weight, itself = read(every, row, at), read(every, row, row)
     name = "numerator" if _weighs(operator) else "query[row] . key[source]"
     yield name, 2.5, partial(log_of, weight)
-    for words, ratio in _of_other_features(places):
-        made = partial(_of_pairs, ratio, read, row, at)
-        yield f"(weight {words} / weight)", 4.0, made
+    for words, other in _OTHER_WEIGHTS.get(operator.name, {}).items():
+        values = read(other(_scores(places)), row, at)
+        yield f"(numerator {words})", 4.0, partial(log_of, values)
     if not problem.scope.normalised:
         return
     end = 0 * row + sizes["s"] - 1
@@ -135,10 +119,8 @@ def carried_sums(places: Places) -> Made:
 
     def total(ratio: Callable[[], Real]) -> Logs:
         every = problem.recalled("weights", weights)
-        each = ratio()
-        repeated = np.repeat(each, every.shape[1] // each.shape[1], axis=1)
         with np.errstate(all="ignore"):
-            sums = (every * np.where(earlier, repeated, 1.0)).sum(axis=-1)
+            sums = (every * np.where(earlier, ratio(), 1.0)).sum(axis=-1)
         return places.at(log_of(sums), "bgt", places.row)
 
     for words, ratio in (*_undecayed(places, chunk), *_of_other_features(places)):
@@ -172,34 +154,14 @@ def _undecayed(places: Places, chunk: int) -> Iterator[tuple[str, Callable[[], R
 
 def _of_other_features(places: Places) -> Iterator[tuple[str, Callable[[], Real]]]:
     """Yield weights over exact ones, if features lack a factor."""
-    name = places.entries.problem.scope.operator.name
-    degree = _DEGREES.get(name, 0)
+    name, groups = places.entries.problem.scope.operator.name, places.groups
 
-    def of_scores(other: Callable[[Real], Real]) -> Real:
-        x = _scores(places)
+    def over(other: Callable[[Real], Real]) -> Real:
+        x = np.repeat(_scores(places), groups, axis=1)
         return np.asarray(other(x) / _WEIGHTS[name](x))
 
-    def of_sums(other: Callable[..., Real]) -> Real:
-        query, key = places.inputs["query"], places.inputs["key"]
-        sums = [
-            np.einsum("bhtk,bhsk->bhts", query**n, key**n) for n in range(1, degree + 1)
-        ]
-        return np.asarray(other(*sums) / sums[0] ** degree)
-
     for words, other in _OTHER_WEIGHTS.get(name, {}).items():
-        yield words, partial(of_scores, other)
-    for words, other in _OTHER_POWERS.get(degree, {}).items():
-        yield words, partial(of_sums, other)
-
-
-def _of_pairs(
-    ratio: Callable[[], Real],
-    read: Callable[[Real, Index, Index], Real],
-    row: Index,
-    key: Index,
-) -> Logs:
-    with np.errstate(all="ignore"):
-        return log_of(read(ratio(), row, key))
+        yield words, partial(over, other)
 
 
 def _scores(places: Places) -> Real:
