@@ -19,7 +19,13 @@ from linkern.testing.diagnosis.parts import (
     with_inputs_of,
     with_nodes,
 )
-from linkern.testing.diagnosis.replacements import Change, replacements
+from linkern.testing.diagnosis.replacements import (
+    Change,
+    other_erases,
+    other_values,
+    scales,
+    with_defaults,
+)
 from linkern.testing.problems.expected import OracleCall
 
 __all__ = ["between_chunks"]
@@ -45,16 +51,17 @@ def between_chunks(call: OracleCall, chunk: int) -> Iterator[tuple[str, Change]]
     for words, (handed, read) in CARRIED.items():
         if read and not additive:
             continue
-        for text, change in chain(replacements(call), other_parts(call)):
+        for text, change in _changes(call):
             made = partial(_carried, chunk, change, handed, read)
-            if _keeps_shapes(change, call):
-                yield f"{text} {words.format(chunk)}", made
+            yield f"{text} {words.format(chunk)}", made
 
 
-def _keeps_shapes(change: Change, call: OracleCall) -> bool:
-    meant = change(call).meant
-    pairs = ((x, meant[name]) for name, x in call.meant.items())
-    return all(x is None or y is None or x.shape == y.shape for x, y in pairs)
+def _changes(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield changes of a call; inputs of other places are the same in all formulas."""
+    yield from chain(scales(call), other_erases(call))
+    for name in with_defaults(call):
+        yield from other_values(call, name, places=False)
+    yield from other_parts(call, places=False)
 
 
 def _carried(

@@ -49,12 +49,18 @@ FACTORS = "factors of products"
 LACKING = {"queries and keys": (0, 1), "queries": (0,), "keys": (1,)}
 
 
-def other_parts(call: OracleCall) -> Iterator[tuple[str, Change]]:
-    """Yield calls with another input in one part of the equation, or another part."""
+def other_parts(
+    call: OracleCall, *, places: bool = True
+) -> Iterator[tuple[str, Change]]:
+    """Yield calls with another input in one part of the equation, or another part.
+
+    Without places an input is of the same entry, or of a token beside it.
+    """
     parts = _parts(call)
     for name in with_defaults(call):
         uses = _uses(call, name, parts)
-        for text, change in other_values(call, name) if len(uses) > 1 else ():
+        others = other_values(call, name, places=places) if len(uses) > 1 else ()
+        for text, change in others:
             for part in uses:
                 made = partial(_of_other_call, part, change)
                 yield f"{text} in {_words(part)}", partial(_with_part, part, made)

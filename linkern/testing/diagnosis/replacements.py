@@ -20,8 +20,10 @@ __all__ = [
     "Change",
     "clamps",
     "meaning",
+    "other_erases",
     "other_values",
     "replacements",
+    "scales",
     "truncations",
     "with_defaults",
 ]
@@ -108,9 +110,9 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield the replacements that have no number in them, and their texts."""
     operator, present = call.operator, _present(call)
     known = with_defaults(call)
-    yield from _scales(call)
+    yield from scales(call)
     yield from _of_missing(call)
-    yield from _other_erases(call)
+    yield from other_erases(call)
     for name, x in known.items():
         if name in present and operator.input(name).optional:
             yield f"{name} left out", _with(name, lambda *_: None)
@@ -134,9 +136,14 @@ def replacements(call: OracleCall) -> Iterator[tuple[str, Change]]:
             yield from _at_chunks(name, call.sizes["t"])
 
 
-def other_values(call: OracleCall, name: str) -> Iterator[tuple[str, Change]]:
-    """Yield calls in which an input is another one, of the same axes."""
-    for text, values in _values(call, name):
+def other_values(
+    call: OracleCall, name: str, *, places: bool = True
+) -> Iterator[tuple[str, Change]]:
+    """Yield calls in which an input is another one, of the same axes.
+
+    Without places it is of the same entry, or of a token beside it.
+    """
+    for text, values in _values(call, name, places):
         yield text, _with(name, values)
 
 
@@ -153,7 +160,7 @@ def _given(name: str, other: str) -> Change:
     return lambda call: meaning(call, {name: call.meant[other]})
 
 
-def _scales(call: OracleCall) -> Iterator[tuple[str, Change]]:
+def scales(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield other scales, and those that are inside of a feature map."""
     operator = call.operator
     if operator.has_scale and operator.feature_map:
@@ -165,7 +172,7 @@ def _scales(call: OracleCall) -> Iterator[tuple[str, Change]]:
         yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
 
 
-def _other_erases(call: OracleCall) -> Iterator[tuple[str, Change]]:
+def other_erases(call: OracleCall) -> Iterator[tuple[str, Change]]:
     """Yield calls whose erase reads another state, or has its rate on another side."""
     operator, present = call.operator, _present(call)
     if operator.erases and "log_decay" in present:
@@ -316,7 +323,9 @@ def _axes(call: OracleCall, name: str) -> str:
     return call.operator.input(name).axes if name in call.operator.names else "g"
 
 
-def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
+def _values(
+    call: OracleCall, name: str, places: bool = True
+) -> Iterator[tuple[str, Values]]:
     """Yield replacements of one input by other numbers, places and inputs."""
     present, axes = with_defaults(call), _axes(call, name)
     shape = present[name].shape
@@ -324,13 +333,16 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
         yield from _gates(call, name)
     for text, change in ENTRIES.items():
         yield text.format(name), _changed(change)
+    yield from _decayed(call, name)
     for words, (letters, index) in PLACES.items():
         axis = next((axes.index(a) for a in letters if a in axes), None)
-        if axis is None:
+        if axis is None or not (places or axes[axis] in "ts"):
             continue
         every = np.arange(shape[axis])
         if (index(every, _keys_per_query(call)) != every).any():
             yield f"{name} of {words} in place of {name}", _taken(axis, index)
+    if not places:
+        return
     if "g" in axes and call.sizes["g"] > call.sizes["h"]:
         for words, other_head in HEADS.items():
             taken = _of_other_heads(axes.index("g"), other_head)
@@ -344,7 +356,6 @@ def _values(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
             f"{name} that is not normalised",
             lambda c, _: c.inputs[name].astype(float),
         )
-    yield from _decayed(call, name)
 
 
 def _decayed(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
