@@ -25,9 +25,7 @@ def test_a_cell_says_if_it_is_wrong_or_silent():
     assert cells(lost, None) == ("—", "—")
     assert cells(lost, said(stage="output", by_what="0")) == ("—", "0")
     assert cells("jitters", said("not_deterministic"))[0] == "not_deterministic"
-    assert (
-        cells("erased_along_the_key_written", said(where="head 1"))[1] == "no product"
-    )
+    assert cells("delta_rule_in_place_of_oja", said(where="head 1"))[1] == "no product"
 
 
 def test_a_rounding_is_shown_by_its_sentence():

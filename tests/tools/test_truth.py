@@ -125,7 +125,7 @@ def test_a_result_may_name_a_part_of_the_place():
 
 
 def test_where_no_product_is_right_silence_is_no_error_and_a_product_is():
-    cut = truth.expectations()["erased_along_the_key_written"]
+    cut = truth.expectations()["delta_rule_in_place_of_oja"]
     place = "sources 1 back or more"
     judge = truth.described_rightly
     assert judge(said(where=place), cut) == (True, None)
