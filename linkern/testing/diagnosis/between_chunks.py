@@ -18,6 +18,7 @@ from linkern.testing.diagnosis.parts import (
     tokens_of,
     with_inputs_of,
     with_nodes,
+    with_program,
 )
 from linkern.testing.diagnosis.replacements import (
     Change,
@@ -76,14 +77,17 @@ def _carried(
             exact = replace(tokens_of(call, one, first, first + chunk), state=state)
             changed = with_inputs_of(other, exact)
             changed = replace(changed, early_erase=other.operator.early_erase)
-            output, right = call.operator.program(exact)
+            # Programs are run for what is taken of them alone.
+            if not (handed and read):
+                output, state = call.operator.program(exact)
             if read:
                 output = _read(call, exact, other, changed)
+            if handed:
+                _, state = other.operator.program(changed)
             outputs.append(output)
-            state = other.operator.program(changed)[1] if handed else right
         return reduce(partial(joined, one.tape, axis=-2), outputs), state
 
-    return replace(call, operator=replace(call.operator, program=program))
+    return with_program(call, program)
 
 
 def _read(call: OracleCall, exact: Call, other: OracleCall, changed: Call) -> Node:

@@ -23,7 +23,14 @@ from linkern.testing.diagnosis.replacements import (
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
-__all__ = ["other_parts", "recorded", "tokens_of", "with_inputs_of", "with_nodes"]
+__all__ = [
+    "other_parts",
+    "recorded",
+    "tokens_of",
+    "with_inputs_of",
+    "with_nodes",
+    "with_program",
+]
 
 Parts = Mapping[str, list[Node]]
 # Returns the nodes that take the place of a part, in the order of its own.
@@ -91,6 +98,11 @@ def _with_part(part: str, made: Made, call: OracleCall) -> OracleCall:
     def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
         return with_nodes(call.operator.program, {part: made(call, one)})(one)
 
+    return with_program(call, program)
+
+
+def with_program(call: OracleCall, program: Program) -> OracleCall:
+    """Return a call of the same operator by another program."""
     return replace(call, operator=replace(call.operator, program=program))
 
 
@@ -206,7 +218,7 @@ def _parts(call: OracleCall) -> Parts:
         parts.update(recorded(call, one))
         return one["value"], ()
 
-    operator = replace(call.operator, program=program)
+    operator = with_program(call, program).operator
     operator.evaluate(call.meant, call.scale, options=call.options())
     return parts
 

@@ -1,4 +1,4 @@
-"""What goes from one chunk to the next is of another call, and chunks are right."""
+"""Chunks are right, and carry on, or read, the memory of another call."""
 
 from functools import partial
 
@@ -39,14 +39,14 @@ def of_rates(call, handed=False, read=False):
 
     right, ones = inputs["beta"], np.ones_like(inputs["beta"])
     carried = seen = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]))
-    own, rows = carried, []
+    alone, rows = carried, []
     for t in range(key.shape[2]):
         if t % CHUNK == 0:
-            own, seen = 0 * carried, carried
-        own = run(own, t, right)
+            alone, seen = 0 * carried, carried
+        alone = run(alone, t, right)
         seen = run(seen, t, ones if read else right, values=False)
         carried = run(carried, t, ones if handed else right)
-        rows.append((query[:, :, t, None] @ (own + seen))[..., 0, :])
+        rows.append((query[:, :, t, None] @ (alone + seen))[..., 0, :])
     return call.scale * np.stack(rows, axis=2)
 
 
