@@ -60,6 +60,8 @@ GROUPS: dict[str, Callable[[int, int], Index]] = {
 }
 # Batch entries that may be left of a sum over the batch.
 ENTRIES = {"first": 0, "last": -1}
+# What a gradient may be with the product of another input and its gradient.
+WITH_PRODUCT = {"its sum with": 1, "it less": -1}
 # Entries that tell a map, multiple of rounding that entries may be off, bits of words.
 TELLING, SLACK, COST = 24, 4.0, 10.0
 # Part of the error that hardly matters.
@@ -188,10 +190,42 @@ def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradien
             yield "instead", text, partial(_of_part, np.s_[:, :, rows])
     for part, words in PARTS.items():
         yield "partial", words, partial(_without, part)
+    for words, gradient in _with_products(problem, name):
+        yield "instead", words, gradient
+
+
+def _with_products(problem: Problem, name: str) -> Iterator[tuple[str, Gradient]]:
+    """Yield sums of a gradient with products of an input and its own, and their words.
+
+    A value, which is in what is written alone, comes before a key, which is in what is
+    read of the memory as well.
+    """
+    shape = problem.inputs[name].shape
+    for other, x in sorted(problem.inputs.items(), key=lambda one: one[0] != "value"):
+        channels = x.ndim - len(shape)
+        if other != name and channels in (0, 1) and x.shape[: len(shape)] == shape:
+            text = f"{other} times the gradient of {other}"
+            text += ", summed over channels" if channels else ""
+            for words, sign in WITH_PRODUCT.items():
+                yield f"{words} {text}", partial(_with_product, other, sign)
 
 
 def _of_another(other: str, problem: Problem, _: str) -> Bounded:
     return problem.solve_gradients()[other]
+
+
+def _with_product(other: str, sign: int, problem: Problem, name: str) -> Bounded:
+    """Return a gradient and the product of another input with its own.
+
+    For a gate that is the gradient by the memory after a token's write, which the token
+    has not decayed, in place of the memory before it.
+    """
+    every, x = problem.solve_gradients(), problem.inputs[other].astype(np.float64)
+    channels = tuple(range(every[name].output.ndim, x.ndim))
+    product = (x * every[other].output).sum(axis=channels)
+    bound = (abs(x) * every[other].bound).sum(axis=channels)
+    exact = every[name]
+    return Bounded(exact.output + sign * product, exact.bound + bound)
 
 
 def _over(

@@ -1,6 +1,7 @@
 """Gradients in place of others are named, and nothing else is."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -31,7 +32,9 @@ def of_tokens(operator: Any) -> bool:
     return operator.causal and not any("l" in axes for axes in operator.state)
 
 
-def maps_of(op: str, name: str, change: Any, **declared: Any) -> list[InfluenceMap]:
+def maps_of(
+    op: str, name: str, change: Any, *, batch: int = 1, **declared: Any
+) -> list[InfluenceMap]:
     """Return maps of one gradient after a change, as if a target had made them."""
     scope, maps = Scope(OPERATORS[op], Contract(**declared), "float64"), []
     has_tokens = bool({*"ts"} & {*scope.operator.input(name).axes})
@@ -39,7 +42,7 @@ def maps_of(op: str, name: str, change: Any, **declared: Any) -> list[InfluenceM
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         if has_tokens:
-            problem = scene(scope, (1, 8, 40 + seed, 5, 5), rng)
+            problem = scene(scope, (batch, 8, 40 + seed, 5, 5), rng)
         else:
             problem = one_row(scope, (3, 8, 40 + seed, 5, 5), "open", rng)
         exact = {n: x.output for n, x in problem.solve_gradients().items()}
@@ -81,11 +84,12 @@ def test_a_part_that_is_lost_is_named(
     assert factor.text.startswith(words)
 
 
-def of_carried_memory(problem: Any) -> Any:
+def of_carried_memory(problem: Any, *, written: bool = False) -> Any:
     """Return gradients of log-decays by the memory that is carried on alone.
 
     That is the inner product of the memory after a decay, and of the gradient of the
-    memory after the token: it lacks that an erase reads the decayed memory.
+    memory after the token: it lacks that an erase reads the decayed memory. If that is
+    the memory after the write, there is a product of what is written as well.
     """
     x = {name: y.astype(np.float64) for name, y in problem.inputs.items()}
     groups = problem.shape.groups
@@ -105,6 +109,8 @@ def of_carried_memory(problem: Any) -> Any:
             decayed.append(decays[t] * memory)
             u = beta[t] * (v[t] - k[t] @ decayed[t])
             memory = decayed[t] + np.outer(k[t], u)
+            if written:
+                decayed[t] = memory
         carried = np.zeros_like(memory)
         for t in reversed(range(len(g))):
             carried = carried + np.outer(q[t], d[t]) * k.shape[-1] ** -0.5
@@ -237,6 +243,17 @@ def test_a_read_of_the_memory_after_the_write_is_named() -> None:
     place, factor = localise([first], lambda: [second]).words
     memory = "that with the memory after it in place of before the token"
     assert (place, factor) == ("everywhere", f"{memory}, in {ERASE}")
+
+
+def test_a_gradient_of_decays_by_the_memory_after_the_write_is_named() -> None:
+    """A saved tensor is read that holds the memory after the token, not before it."""
+    changed = partial(of_carried_memory, written=True)
+    maps = maps_of("gated_delta_rule", "log_decay", changed, batch=2)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    product = "value times the gradient of value, summed over channels"
+    assert factor.text == f"its sum with {product}"
+    assert all(holds(factor, one, ~one.silent) for one in maps)
 
 
 def test_a_memory_at_the_end_of_a_chunk_is_named() -> None:
