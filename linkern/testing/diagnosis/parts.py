@@ -24,6 +24,8 @@ from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
 __all__ = [
+    "first_tokens",
+    "length_of",
     "other_parts",
     "recorded",
     "tokens_of",
@@ -103,7 +105,8 @@ def _with_part(part: str, made: Made, call: OracleCall) -> OracleCall:
 
 def with_program(call: OracleCall, program: Program) -> OracleCall:
     """Return a call of the same operator by another program."""
-    return replace(call, operator=replace(call.operator, program=program))
+    other = replace(call, operator=replace(call.operator, program=program))
+    return meaning(other, call.meant)
 
 
 def with_nodes(program: Program, others: Mapping[str, Iterable[Node]]) -> Program:
@@ -139,14 +142,35 @@ def with_inputs_of(call: OracleCall, one: Call) -> Call:
     return replace(one, inputs=inputs)
 
 
+def first_tokens(change: Change, tokens: int, call: OracleCall) -> OracleCall:
+    """Return a call of the first tokens of a changed one, whose output is theirs."""
+    other = change(call)
+    if tokens >= call.sizes["t"]:
+        return other
+
+    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
+        return other.operator.program(tokens_of(other, one, 0, tokens))
+
+    return with_program(other, program)
+
+
+def length_of(call: OracleCall, one: Call) -> int:
+    """Return the tokens of a call on a tape, which may have some of another's alone."""
+    operator = call.operator
+    known = (operator.input(name) for name in one.inputs if name in operator.names)
+    name, axis = next((x.name, x.axes.index("t")) for x in known if "t" in x.axes)
+    return one.inputs[name].shape[axis]
+
+
 def tokens_of(call: OracleCall, one: Call, first: int, last: int) -> Call:
     """Return the tokens of a call on a tape from one to before another."""
+    length = length_of(call, one)
 
     def some(name: str, x: Node) -> Node:
         axis = _token_axis(call, name)
         if axis is None:
             return x
-        each = x.shape[axis] // call.sizes["t"]
+        each = x.shape[axis] // length
         there = (*(slice(None),) * axis, slice(first * each, last * each))
 
         def back(y: Real) -> Real:

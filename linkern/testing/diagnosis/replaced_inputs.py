@@ -14,7 +14,7 @@ import numpy as np
 
 from linkern.testing.diagnosis.between_chunks import between_chunks
 from linkern.testing.diagnosis.factors.factor import Factor
-from linkern.testing.diagnosis.parts import other_parts
+from linkern.testing.diagnosis.parts import first_tokens, other_parts
 from linkern.testing.diagnosis.replacements import (
     Change,
     clamps,
@@ -59,13 +59,34 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
     parts = [one.part(one.wrong) for one in known]
     if not parts or not all(np.isfinite(one.measured).all() for one in parts):
         return None
-    most = TOKENS // parts[0].problem.length
-    for text, change, where in islice(_candidates(parts[0]), most):
+    first, tokens = _first_rows(parts[0])
+    for text, change, where in islice(_candidates(parts[0]), TOKENS // tokens):
+        if _left(partial(first_tokens, change, tokens), first) >= CLOSE:
+            continue
         if _left(change, parts[0]) < CLOSE and _holds(change, parts):
             rule = partial(_predicted, change)
             kind = "replaced"
             return Factor(kind, 1.0, {}, text, cost=COST, rule=rule, where=where)
     return None
+
+
+def _first_rows(one: InfluenceMap) -> tuple[InfluenceMap, int]:
+    """Return entries of the first rows that tell a candidate, and the tokens of these.
+
+    Their errors are so large that rounding is no part of them that matters. Where rows
+    depend on later tokens, or there are none, all entries and tokens are returned.
+    """
+    length = one.problem.length
+    if one.tensor == MEMORY or not one.problem.scope.operator.causal:
+        return one, length
+    order = np.argsort(one.coordinates["row"], kind="stable")
+    rows = one.coordinates["row"][order]
+    certain = CLOSE * np.cumsum(one.error[order]) > 2 * np.cumsum(one.bound[order])
+    certain &= np.arange(len(rows)) >= TELLING
+    if not certain.any():
+        return one, length
+    tokens = int(rows[np.argmax(certain)]) + 1
+    return one.part(one.coordinates["row"] < tokens), tokens
 
 
 def _cost(one: InfluenceMap) -> int:

@@ -1,13 +1,17 @@
 """Calls with another input in one part of the equation are what they are said to be."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import pytest
 
 from linkern.oracle.operator import ExactResult
-from linkern.testing.diagnosis.parts import other_parts
+from linkern.testing.diagnosis.between_chunks import between_chunks
+from linkern.testing.diagnosis.parts import first_tokens, other_parts
+from linkern.testing.diagnosis.replacements import replacements
 from linkern.testing.influence.scenes import dense_scene
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.expected import OracleCall
@@ -166,3 +170,18 @@ def test_an_input_of_one_part_alone_is_another_in_no_part() -> None:
     assert any("in place of key in the erase" in text for text in texts)
     for name in ("query", "value", "beta"):
         assert not any(f"in place of {name} in" in text for text in texts)
+
+
+@pytest.mark.parametrize("op", [name for name, x in OPERATORS.items() if x.causal])
+def test_first_tokens_of_a_candidate_have_the_first_rows_of_its_output(op: str) -> None:
+    call, tokens, compared = call_of(op, 18), 17, 0
+    candidates = chain(replacements(call), other_parts(call), between_chunks(call, 16))
+    for text, change in islice(candidates, 0, None, 9):
+        # Of mesa, some candidates have no solution.
+        with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):
+            whole = evaluated(change(call)).output
+            some = evaluated(first_tokens(change, tokens, call)).output
+            rows = whole[:, :, :tokens]
+            np.testing.assert_allclose(some, rows, 1e-9, 1e-9, err_msg=text)
+            compared += 1
+    assert compared > 4
