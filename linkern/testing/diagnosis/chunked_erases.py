@@ -9,6 +9,7 @@ terms is another fault than one that is in one of them.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 
@@ -110,6 +111,25 @@ def _in_blocks(size: int, system: Real) -> Real:
     return _solved(np.where(block[:, None] == block, system, 0))
 
 
+def _without_term(size: int, term: tuple[int, int, int], system: Real) -> Real:
+    """Return an inverse by blocks that lacks one term of a sum.
+
+    Blocks of the inverse ``X`` of ``1 + A`` below its diagonal are
+    ``X_ij = -X_ii sum over k of A_ik X_kj``, ``j <= k < i``.
+    """
+    length = system.shape[-1]
+    spans = [slice(first, first + size) for first in range(0, length, size)]
+    inverse = _in_blocks(size, system)
+    for j, i in combinations(range(len(spans)), 2):
+        whole = slice(j * size, i * size)
+        total = system[..., spans[i], whole] @ inverse[..., whole, spans[j]]
+        if term[:2] == (i, j):
+            k = spans[term[2]]
+            total -= system[..., spans[i], k] @ inverse[..., k, spans[j]]
+        inverse[..., spans[i], spans[j]] = -inverse[..., spans[i], spans[i]] @ total
+    return inverse
+
+
 def _but_the_last(chunk: int, system: Real) -> Real:
     """Return an inverse whose last row, that of a whole chunk, is not substituted."""
     inverse = _solved(system)
@@ -133,6 +153,13 @@ def _rules(chunk: int) -> Iterator[tuple[str, _Rule]]:
         f"{terms} terms of the series of the inverse": partial(_series, terms)
         for terms in (2, 3, 4, 8)
     }
+    for blocks in (2, 4):
+        size = chunk // blocks
+        for j, i in combinations(range(blocks), 2):
+            for k in range(j, i):
+                words = f"an inverse by blocks of {size} whose block ({i}, {j})"
+                inverse = partial(_without_term, size, (i, j, k))
+                yield f"{words} lacks the term of block {k}", _Rule(inverse)
     for words, inverse in series.items():
         yield words, _Rule(inverse)
     for words, inverse in {**series, **erased}.items():
