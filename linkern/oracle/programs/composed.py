@@ -95,8 +95,8 @@ def _normalised(
 def _taylor(tape: Tape, x: Node) -> Node:
     ones = tape.constant(np.ones((*x.shape[:-1], 1)))
     half = tape.part("factors of products", tape.constant(0.5**0.5))
-    products = tape.product(_powers(tape, x), half)
-    return joined(tape, joined(tape, ones, x), products)
+    powers = tape.part("products of channels", _powers(tape, x))
+    return joined(tape, joined(tape, ones, x), tape.product(powers, half))
 
 
 def based(call: Call) -> tuple[Node, tuple[Node, ...]]:

@@ -7,7 +7,7 @@ Programs of the oracle name such parts, so that one of them can be that of anoth
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
+from itertools import chain, permutations
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from linkern.testing.diagnosis.replacements import (
     Change,
     meaning,
     other_values,
+    scales,
     with_defaults,
 )
 from linkern.testing.influence.maps import Real
@@ -68,8 +69,11 @@ def other_parts(
     parts = _parts(call)
     for name in with_defaults(call):
         uses = _uses(call, name, parts)
-        others = other_values(call, name, places=places) if len(uses) > 1 else ()
-        for text, change in others:
+        others = chain(
+            scales(call) if name == "query" else (),
+            other_values(call, name, places=places),
+        )
+        for text, change in others if len(uses) > 1 else ():
             for part in uses:
                 made = partial(_of_other_call, part, change)
                 yield f"{text} in {_words(part)}", partial(_with_part, part, made)

@@ -170,6 +170,11 @@ def scales(call: OracleCall) -> Iterator[tuple[str, Change]]:
     elif operator.has_scale:
         yield "1 in place of scale", _with("query", lambda c, x: x / c.scale)
         yield "scale^2 in place of scale", _with("query", lambda c, x: x * c.scale)
+        yield "K^-0.5 in place of scale", _with("query", _of_key_size)
+
+
+def _of_key_size(call: OracleCall, x: Real) -> Real:
+    return np.asarray(x * call.sizes["k"] ** -0.5 / call.scale)
 
 
 def other_erases(call: OracleCall) -> Iterator[tuple[str, Change]]:

@@ -21,8 +21,8 @@ from linkern.testing.spec.operators import OPERATORS
 Inputs = dict[str, Any]
 
 
-def call_of(op: str, length: int = 9) -> OracleCall:
-    scope = Scope(OPERATORS[op], Contract(), "float64")
+def call_of(op: str, length: int = 9, **declared: Any) -> OracleCall:
+    scope = Scope(OPERATORS[op], Contract(**declared), "float64")
     rng = np.random.default_rng(1)
     return dense_scene(scope, (2, 2, length, 4, 3), rng)._oracle_call
 
@@ -153,6 +153,19 @@ def test_a_part_has_another_input(
     call = call_of(op)
     other = evaluated(dict(other_parts(call))[text](call)).output
     np.testing.assert_allclose(other, kernel(call), rtol=1e-9, atol=1e-12)
+    assert not np.allclose(other, evaluated(call).output)
+
+
+def test_a_scale_is_another_one_in_a_part() -> None:
+    call = call_of("based", scale=0.25)
+    inputs = inputs_of(call)
+    scores = inputs["query"] @ inputs["key"].mT
+    products = (scores * inputs["key"].shape[-1] ** -0.5) ** 2 / 2
+    weights = np.tril(1 + 0.25 * scores + products)
+    kernel = weights @ inputs["value"] / weights.sum(axis=-1, keepdims=True)
+    text = "K^-0.5 in place of scale in the products of channels"
+    other = evaluated(dict(other_parts(call))[text](call)).output
+    np.testing.assert_allclose(other, kernel, rtol=1e-9, atol=1e-12)
     assert not np.allclose(other, evaluated(call).output)
 
 
