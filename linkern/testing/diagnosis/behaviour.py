@@ -19,7 +19,7 @@ from linkern.testing.checks.packed import not_packed
 from linkern.testing.diagnosis.broken_laws import broken_law
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.histories import agrees, is_right, kept_between_calls
-from linkern.testing.diagnosis.sizes import in_words
+from linkern.testing.diagnosis.sizes import CHUNKS, in_words
 from linkern.testing.diagnosis.slopes import slope_at_zero
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
@@ -35,6 +35,7 @@ __all__ = [
     "Observe",
     "adds_up",
     "not_finite",
+    "not_finite_tails",
     "observed_after",
     "observed_before",
     "refused",
@@ -220,6 +221,29 @@ def not_finite(target: Target, scope: Scope) -> Diagnosis | None:
         floor = _floor(target, scope) if name == "log_decay" else ()
         return Diagnosis("not_finite", sentence, np.inf, floor)
     return None
+
+
+def not_finite_tails(target: Target, scope: Scope, name: str) -> Diagnosis | None:
+    """Observe for which lengths a gradient is finite: those without a tail alone.
+
+    A backward pass divides by the rows of its padding, whose denominators are 0.
+    """
+
+    def is_finite(length: int) -> bool:
+        problem = _problem(scope, (1, 2, length, 4, 5))
+        reply = target.call(Call(problem.inputs, cotangent=problem.cotangent))
+        gradients = dict(zip(problem.inputs, reply.gradients or (), strict=False))
+        return bool(np.isfinite(gradients.get(name, np.nan)).all())
+
+    chunk = next(filter(is_finite, CHUNKS), None)
+    if chunk is None or not is_finite(2 * chunk) or is_finite(2 * chunk + 1):
+        return None
+    stage, where = f"gradient of {name}", f"lengths that are no multiple of {chunk}"
+    sentence = (
+        f"the {stage} is not finite where the length is no multiple of {chunk}; the "
+        "exact one is finite"
+    )
+    return Diagnosis("not_finite", sentence, np.inf, stage=stage, where=where)
 
 
 def _not_finite_after_reset(target: Target, problem: Problem) -> Diagnosis | None:

@@ -17,6 +17,7 @@ from linkern.testing.diagnosis.behaviour import (
     Observe,
     adds_up,
     not_finite,
+    not_finite_tails,
     observed_after,
     observed_before,
     refused,
@@ -276,6 +277,9 @@ class _Probe:
         nonlinear = self._nonlinear(maps)
         if nonlinear is not None:
             return nonlinear
+        behaviour = self._not_finite_in_tails(maps)
+        if behaviour is not None:
+            return behaviour
         tensor, finding = self._localised(stage, every, wrong)
         behaviour = self._rounded_or_not_finite(tensor, finding)
         if behaviour is not None:
@@ -373,6 +377,16 @@ class _Probe:
         if tensor == "output" and finding.broken:
             return self.tried("not finite", lambda: not_finite(target, scope), None)
         return None
+
+    def _not_finite_in_tails(self, maps: list[InfluenceMap]) -> Diagnosis | None:
+        """Return the lengths of which a gradient is finite, if maps have it nowhere."""
+        name = maps[0].tensor.removeprefix("gradient of ")
+        if name not in maps[0].problem.inputs or any(
+            np.isfinite(one.measured[one.wrong]).any() for one in maps
+        ):
+            return None
+        said = partial(not_finite_tails, self.target, self.scope, name)
+        return self.tried("lengths", said, None)
 
 
 def _groups_nothing(scope: Scope, calls: Sequence[Call]) -> bool:

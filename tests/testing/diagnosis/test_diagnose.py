@@ -109,6 +109,34 @@ def test_a_gradient_that_is_wrong_at_the_end_of_a_range_is_placed_there():
     assert not any(words.endswith("above 0") for words in cause.alternatives)
 
 
+@pytest.mark.parametrize(
+    ("is_lost", "said"),
+    [
+        (
+            lambda length: length % 32,
+            "the gradient of value is not finite where the length is no multiple of 32",
+        ),
+        (
+            lambda length: length > 64,
+            "the gradient of value is wrong everywhere; not finite",
+        ),
+    ],
+)
+def test_gradients_that_are_not_finite_are_so_for_some_lengths(is_lost, said):
+    def kernel(query, key, value, log_decay):
+        return linkern.simple_gla(query, key, value, log_decay).output
+
+    def vjp(query, key, value, log_decay, output_cotangent):
+        inputs = (query, key, value, log_decay)
+        gradients = dict(linkern.vjp(linkern.simple_gla, *inputs)[1](output_cotangent))
+        if is_lost(query.shape[2]):
+            gradients["value"] = np.full_like(gradients["value"], np.nan)
+        return gradients
+
+    kernel.vjp = vjp
+    assert diagnosed(kernel, "simple_gla").sentence.split("; the exact")[0] == said
+
+
 def gradient_of_a_shared_key_with_a_decay():
     """Simple GLA in which each head of values has its decay in the gradient of keys."""
 
