@@ -31,6 +31,8 @@ PARTS = ("memory", "normalizer")
 # silence; in others a transpose is told from the same numbers in another shape.
 SIZES: tuple[Sizes, ...] = ((2, 3, 24, 4, 4), (2, 3, 24, 4, 6))
 CUT = 8
+# Features that lie side by side in one axis: of the terms of a series.
+TERMS = {"features": "1+k+k^2"}
 # Multiple of the bound by which outputs may be off, and the part of all errors.
 SLACK, CLOSE = 16.0, 0.02
 # Bits of the words.
@@ -102,7 +104,8 @@ def ways(operator: Operator) -> Iterator[tuple[str, Read]]:
         noun = PARTS[part]
         yield f"a state without its {noun}", partial(_without, part)
         yield f"a state with zeros for its {noun}", partial(_with_zeros, part, 0, [])
-        for axis, name in enumerate(axes, -len(axes)):
+        names = [TERMS.get(name, name) for name in axes]
+        for axis, name in enumerate(names, -len(names)):
             pieces = _pieces(name)
             for k, piece in enumerate(pieces) if len(pieces) > 1 else ():
                 words = f"a state with zeros in {piece} of ({name}), its {noun}"
@@ -134,8 +137,8 @@ def _with_zeros(
 ) -> State:
     """Return a state with zeros in one part, or between two edges along its axis."""
     changed = state[part].copy()
-    sizes = {**problem.sizes, "1": 1}
-    ends = [sum(sizes[piece[-1]] for piece in pieces) for pieces in edges]
+    sizes = {**problem.sizes, "1": 1, "k^2": problem.sizes["k"] ** 2}
+    ends = [sum(sizes[x.split()[-1]] for x in pieces) for pieces in edges]
     np.moveaxis(changed, axis, 0)[slice(*ends) if ends else ...] = 0
     return tuple(changed if k == part else x for k, x in enumerate(state))
 

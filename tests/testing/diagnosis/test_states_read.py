@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing.diagnosis.diagnose import diagnose
 from linkern.testing.diagnosis.states_read import WAYS, state_read
 from linkern.testing.kernels.assembly import Parts, recurrence, stateful
@@ -51,6 +52,22 @@ def test_parts_that_are_lost_are_named(name):
 def test_a_memory_that_is_lost_is_a_part():
     kernel = stateful(Parts(received=lambda state: (0 * state[0], state[1])))
     assert state_read(*opened(kernel)).text == "a state without its memory"
+
+
+@pytest.mark.parametrize(("piece", "first", "end"), [("1", 0, 1), ("k", 1, 5)])
+def test_terms_of_a_series_are_parts_of_a_normalizer(piece, first, end):
+    """A kernel counts its own tokens alone, or sums their keys, and reads the rest."""
+
+    def kernel(query, key, value, initial_state=None):
+        if initial_state is not None:
+            sums = initial_state[1].copy()
+            sums[..., first:end] = 0
+            initial_state = linkern.State(initial_state[0], sums)
+        result = linkern.based(query, key, value, initial_state=initial_state)
+        return result.output, result.state
+
+    words = f"a state with zeros in {piece} of (1+k+k^2), its normalizer"
+    assert state_read(*opened(kernel, "based")).text == words
 
 
 def test_nothing_is_said_of_other_states():
