@@ -24,7 +24,8 @@ from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
 from linkern.testing.influence.scenes import per_token
-from linkern.testing.problems.expected import gradient_without
+from linkern.testing.problems.expected import gradient_of_meaning, gradient_without
+from linkern.testing.problems.forms import form_of
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["other_gradient"]
@@ -190,8 +191,34 @@ def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradien
             yield "instead", text, partial(_of_part, np.s_[:, :, rows])
     for part, words in PARTS.items():
         yield "partial", words, partial(_without, part)
+    yield from _of_meanings(problem, name)
     for words, gradient in _with_products(problem, name):
         yield "instead", words, gradient
+
+
+def _of_meanings(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradient]]:
+    """Yield gradients that do not come back through all that is made of an input."""
+    scope = problem.scope
+    normalised = name in ("query", "key") and scope.contract.l2norm is not None
+    if normalised:
+        text = f"that with the norm of {name} as a constant"
+        yield "instead", text, partial(_of_meaning, True)
+        yield "instead", f"that of the normalised {name}", partial(_of_meaning, False)
+    if form_of(scope.contract, scope.operator.input(name)) is not None:
+        text = f"that of what {name} means, without the derivative of its form"
+        yield "instead", text, partial(_of_meaning, False)
+
+
+def _of_meaning(divided: bool, problem: Problem, name: str) -> Bounded:
+    """Return the gradient of what an input means, perhaps divided by its norm."""
+    assert problem.cotangent is not None
+    call, exact = problem._oracle_call, problem.solve_gradients()[name]
+    other = gradient_of_meaning(call, name, problem.cotangent.astype(np.float64))
+    x = problem.inputs[name].astype(np.float64)
+    other = other / call.norm(x) if divided else other
+    with np.errstate(all="ignore"):
+        larger = np.nan_to_num(abs(other / exact.output), nan=1.0, posinf=1.0)
+    return Bounded(other, exact.bound * np.fmax(larger, 1))
 
 
 def _with_products(problem: Problem, name: str) -> Iterator[tuple[str, Gradient]]:

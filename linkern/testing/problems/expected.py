@@ -29,6 +29,7 @@ from linkern.testing.spec.operators import Operator
 
 __all__ = [
     "OracleCall",
+    "gradient_of_meaning",
     "gradient_without",
     "gradients",
     "kept_over",
@@ -117,10 +118,11 @@ class OracleCall:
             with np.errstate(divide="ignore"):
                 return np.asarray(form.meaning(x))
         if name in _NORMALISED and self.contract.l2norm is not None:
-            return np.asarray(x / self._norm(x))
+            return np.asarray(x / self.norm(x))
         return x
 
-    def _norm(self, x: Real) -> Real:
+    def norm(self, x: Real) -> Real:
+        """Return what queries or keys are divided by."""
         assert self.contract.l2norm is not None
         squares = (x * x).sum(axis=-1, keepdims=True) + self.contract.l2norm
         return np.asarray(np.sqrt(np.where(squares == 0, 1.0, squares)))
@@ -286,11 +288,18 @@ def gradient_without(call: OracleCall, name: str, cotangent: Real, part: str) ->
     The part is what comes back to an operand of the recurrence: to its ``key``, for
     instance, and not to its ``erase``, where both are made from the input.
     """
+    return of_declared(call, name, gradient_of_meaning(call, name, cotangent, part))
+
+
+def gradient_of_meaning(
+    call: OracleCall, name: str, cotangent: Real, part: str = ""
+) -> Real:
+    """Return the exact gradient of what an input means, one part of it left out."""
     options = call.options()
     gradients = call.operator.gradients(
         call.meant, cotangent, call.scale, options=options, without=part
     )
-    return of_declared(call, name, np.asarray(gradients[name]))
+    return np.asarray(gradients[name])
 
 
 def of_declared(call: OracleCall, name: str, gradient: Real) -> Real:
@@ -313,7 +322,7 @@ def _pulled_back(call: OracleCall, name: str, gradient: Bounded) -> Bounded:
 
 def _through_norm(call: OracleCall, x: Real, gradient: Bounded) -> Bounded:
     """Return ``(dy - y (y.dy)) / r`` where ``y = x / r``, ``r^2 = x.x + eps``."""
-    r, u = call._norm(x), call.precisions.unit
+    r, u = call.norm(x), call.precisions.unit
     y = x / r
 
     def along(x: Real, direction: Real) -> Real:

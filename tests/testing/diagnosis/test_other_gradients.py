@@ -256,6 +256,50 @@ def test_a_gradient_of_decays_by_the_memory_after_the_write_is_named() -> None:
     assert all(holds(factor, one, ~one.silent) for one in maps)
 
 
+def in_meanings(problem: Any) -> tuple[Any, Any]:
+    """Return gradients of normalised keys and of rates, and the norms of keys."""
+    x = {name: y.astype(np.float64) for name, y in problem.inputs.items()}
+    norms = {n: np.linalg.norm(x[n], axis=-1, keepdims=True) for n in ("query", "key")}
+    inputs = {n: x[n] / norm for n, norm in norms.items()}
+    inputs["beta"] = 1 / (1 + np.exp(-x["beta"]))
+    scope = replace(problem.scope, contract=Contract())
+    meant = replace(problem, scope=scope).with_inputs(**inputs)
+    return meant.solve_gradients(), norms["key"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "change"),
+    [
+        (
+            "key",
+            "that with the norm of key as a constant",
+            lambda gradients, norm: gradients["key"].output / norm,
+        ),
+        (
+            "key",
+            "that of the normalised key",
+            lambda gradients, _: gradients["key"].output,
+        ),
+        (
+            "beta",
+            "that of what beta means, without the derivative of its form",
+            lambda gradients, _: gradients["beta"].output,
+        ),
+    ],
+)
+def test_gradients_of_what_inputs_mean_are_named(
+    name: str, text: str, change: Any
+) -> None:
+    def changed(problem: Any) -> Any:
+        return change(*in_meanings(problem))
+
+    maps = maps_of("delta_rule", name, changed, l2norm=0.0, beta_form="sigmoid")
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    assert factor.text == text
+    assert all(holds(factor, one, ~one.silent) for one in maps)
+
+
 def test_a_memory_at_the_end_of_a_chunk_is_named() -> None:
     """The gradient of a decay is the memory before it, times what comes back to it."""
 
