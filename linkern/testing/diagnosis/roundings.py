@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.diagnosis.declarations import first_right
 from linkern.testing.diagnosis.diagnosis import Diagnosis
+from linkern.testing.diagnosis.sentences import in_place
 from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.maps import InfluenceMap
@@ -334,7 +335,9 @@ def rounded_result(
     # Errors of rounding are up to half of a unit, and most are hardly smaller, even if
     # bounds hide no small ones; they are as often too large as too small.
     spread = sizes.min() < bits + 1 / 4 and 1 / 2 < np.median(sizes) - bits < 2
-    spread &= abs(np.concatenate(_signs(maps)).mean()) < EVEN
+    signs = np.concatenate(_signs(maps))
+    # Of few entries, more of one sign by chance.
+    spread &= abs(signs.mean()) < max(EVEN, 2 / np.sqrt(signs.size))
     if sizes.min() < bits or not (stored or (spread and bits < held)):
         return None
     if all(np.array_equal(few_bits(x.measured, bits), x.measured) for x in maps):
@@ -342,6 +345,8 @@ def rounded_result(
     name = "state" if tensor == "final state" else tensor.replace(" ", "_")
     what = f"rounded to {bits} bits"
     sentence = f"the {tensor} is {'' if stored else 'as if '}{what}"
+    if place not in ("", "everywhere"):
+        sentence += f" {in_place(place)}"
     return Diagnosis(
         f"{name}_rounded",
         sentence,

@@ -25,7 +25,7 @@ from linkern.testing.influence.maps import (
 )
 from linkern.testing.problems.context import Scope
 
-__all__ = ["hint", "localised", "name_of", "sentence"]
+__all__ = ["hint", "in_place", "localised", "name_of", "sentence"]
 
 # The declaration of gradients that lack the term through the denominator.
 CONSTANT = "constant_denominator=true"
@@ -104,7 +104,7 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
     'the gradient of key lacks the factor `x` in its part y everywhere'
     """
     subject, place = f"the {stage}", where or "places that no short description covers"
-    inside = place if place.startswith(("everywhere", "where ")) else f"in {place}"
+    inside = in_place(place)
     if by_what in _VERBS and kind == "product":
         _, verb, as_a_whole = _VERBS[by_what]
         if where and inside.startswith("in "):
@@ -127,6 +127,17 @@ def sentence(stage: str, where: str, by_what: str, kind: str = "product") -> str
         said = f"lacks the factor `{missing}`"
     said += part
     return f"{subject} {said} {inside}" if by_what else f"{subject} is wrong {inside}"
+
+
+def in_place(place: str) -> str:
+    """Return the words of a place at the end of a sentence.
+
+    Examples
+    --------
+    >>> in_place("rows from 16 on"), in_place("where beta[row] is 1")
+    ('in rows from 16 on', 'where beta[row] is 1')
+    """
+    return place if place.startswith(("everywhere", "where ")) else f"in {place}"
 
 
 def _missing(by_what: str) -> str:

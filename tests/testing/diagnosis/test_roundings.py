@@ -1,5 +1,6 @@
 """Stages of few bits, told by the paths on which bits are lost."""
 
+from dataclasses import replace
 from functools import wraps
 from itertools import product
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
+from tests.testing.diagnosis.of_oracle import dense, map_of
 from tests.testing.diagnosis.test_behaviour import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
@@ -303,3 +305,16 @@ def test_no_correct_kernel_loses_more_than_it_declares(name, dtype):
 def test_a_state_of_few_bits_shows_behind_outputs_of_few_bits():
     observed = rounding(*of(MUTANTS["memory_carried_in_bfloat16"], "bfloat16"))
     assert observed.sentence.startswith("the state is rounded to 8 bits")
+
+
+@pytest.mark.parametrize(("larger", "told"), [(12, True), (20, False)])
+def test_few_errors_of_one_sign_are_chance_and_all_are_not(larger, told):
+    few = map_of(dense("simple_gla"))
+    few = few.part(abs(few.exact) > 0.1)
+    few = few.part(np.arange(few.exact.size) < 20)
+    signs = np.where(np.arange(20) < larger, 1, -1)
+    errors = signs * 2.0 ** -np.linspace(8.15, 10.5, 20)
+    wrong = replace(few, measured=few.exact * (1 + errors))
+    said = rounded_result([wrong], "rows from 16 on", wrong.problem.scope)
+    sentence = "the output is as if rounded to 8 bits in rows from 16 on"
+    assert (said.sentence if said else None) == (sentence if told else None)
