@@ -298,9 +298,11 @@ def _spread(errors: NDArray[np.float64]) -> bool:
     return bool(both or sizes.min() < EVEN * sizes.max())
 
 
-def _signs(maps: Sequence[InfluenceMap]) -> list[NDArray[np.float64]]:
+def _signs(maps: Sequence[InfluenceMap]) -> NDArray[np.float64]:
     """Return 1 for each wrong entry that is too large, and -1 if it is too small."""
-    return [np.sign(one.measured - one.exact)[one.wrong] for one in maps]
+    return np.concatenate(
+        [np.sign(abs(one.measured) - abs(one.exact))[one.wrong] for one in maps]
+    )
 
 
 def rounded_result(
@@ -335,7 +337,7 @@ def rounded_result(
     # Errors of rounding are up to half of a unit, and most are hardly smaller, even if
     # bounds hide no small ones; they are as often too large as too small.
     spread = sizes.min() < bits + 1 / 4 and 1 / 2 < np.median(sizes) - bits < 2
-    signs = np.concatenate(_signs(maps))
+    signs = _signs(maps)
     # Of few entries, more of one sign by chance.
     spread &= abs(signs.mean()) < max(EVEN, 2 / np.sqrt(signs.size))
     if sizes.min() < bits or not (stored or (spread and bits < held)):
