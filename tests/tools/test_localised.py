@@ -55,9 +55,8 @@ def test_less_is_right_if_a_cell_says_something_newly_wrong():
     assert not localised.less_right(wrong, silent)
 
 
-def test_the_page_tells_what_the_first_look_showed():
+def test_the_page_tells_how_many_mutants_are_diagnosed_again():
     text = " ".join(localised.summary(dict.fromkeys(MUTANTS, ("—", "—")))[0].split())
-    assert "56 of 81 (69 %) | 17 | 24 of 42 (57 %) | 11" in text
     assert f"diagnoses one mutant in {localised.DIAGNOSED_AGAIN} again" in text
 
 

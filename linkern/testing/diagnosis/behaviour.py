@@ -45,8 +45,8 @@ __all__ = [
 Observe = Callable[[Target, Scope], Diagnosis | None]
 # Batch, heads, length, key and value dimension: no two axes are of one size.
 SIZES = (2, 3, 47, 4, 5)
-# Sizes of one axis each, which calls try one after the other; the first alone where
-# each shape is compiled.
+# Sizes of one axis each, which calls try one after the other; the first two alone
+# where each shape is compiled.
 LONG = (100, 128, 130, 192, 256)
 TRIED = {
     "lengths": (2, (17, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 47, 48, 64, 65, 96, *LONG)),

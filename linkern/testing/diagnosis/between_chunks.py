@@ -107,10 +107,7 @@ def _first_chunk(
 @lru_cache(maxsize=4)
 def _evaluated(call: OracleCall, tokens: int) -> tuple[Real, tuple[Real, ...]]:
     """Return output and state of the first tokens, without their bounds."""
-    some = first_tokens(replace, tokens, call)
-    result = some.operator.evaluate(
-        some.meant, some.scale, some.initial_state, options=some.options()
-    )
+    result = first_tokens(lambda x: x, tokens, call).evaluate()
     return result.output, result.state
 
 
@@ -136,6 +133,6 @@ def _read(call: OracleCall, exact: Call, other: OracleCall, changed: Call) -> No
 
 
 def _sum(tape: Tape, alone: Node, other: Node, less: Node) -> Node:
-    """Return what is alone, and what another one has more than a lesser one."""
+    """Return ``alone + other - less``."""
     minus = tape.contract("...,...->...", less, tape.constant(-1.0))
     return tape.add(alone, tape.add(other, minus))

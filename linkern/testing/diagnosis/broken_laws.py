@@ -1,7 +1,7 @@
 """Laws of memory, threads, NaN and equal bits, each judged on one calm problem.
 
 The sentence is that of the violation, with what the contract has to declare if it is
-meant. One that shows at other sizes alone is known from the verdicts.
+meant. `reported_law` covers laws that break at other sizes alone.
 """
 
 from collections.abc import Sequence

@@ -13,9 +13,9 @@ from itertools import combinations
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule, untold
 from linkern.testing.diagnosis.sizes import CHUNKS
-from linkern.testing.diagnosis.states_read import Seen, fits, untold
+from linkern.testing.diagnosis.states_read import Seen, fits
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
@@ -200,15 +200,13 @@ def other_chunk(target: Target, scope: Scope) -> Factor | None:
         for words, rule in _rules(chunk):
             if fits(partial(_output, rule, chunk), seen):
                 text = f"{words}, in chunks of {chunk}"
-                return Factor(
-                    "replaced", 1.0, {}, text, chunk=chunk, cost=COST, rule=untold
-                )
+                return by_rule("replaced", text, untold, COST, chunk=chunk)
     return None
 
 
 def _output(rule: _Rule, chunk: int, seen: Seen) -> Real:
     """Return the output of a call, chunk by chunk, by a rule."""
-    every, scale = _tokens(seen.problem), seen.problem._oracle_call.scale
+    every, scale = _tokens(seen.problem), seen.problem.oracle_call.scale
     state = np.zeros((1, 1, every.key.shape[-1], every.value.shape[-1]))
     outputs = []
     for first in range(0, seen.problem.length, chunk):
@@ -223,7 +221,7 @@ def _output(rule: _Rule, chunk: int, seen: Seen) -> Real:
 
 def _tokens(problem: Problem) -> _Tokens:
     """Return the inputs of a call, a rate and a decay for each head of values."""
-    known = problem._oracle_call.meant
+    known = problem.oracle_call.meant
     query, key, value = (np.asarray(known[name]) for name in ("query", "key", "value"))
     groups = value.shape[1] // key.shape[1]
     query, key = (np.repeat(x, groups, axis=1) for x in (query, key))

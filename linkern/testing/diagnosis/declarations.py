@@ -95,8 +95,9 @@ def declarations_of_gradients(target: Target, scope: Scope) -> tuple[str, ...]:
 def _first_right(
     scope: Scope, answers: Sequence[_Answer], candidates: Iterable[Declared]
 ) -> tuple[str, ...]:
-    right = [one for one in answers if _share_right(scope.contract, *one) >= 0]
-    wrong = [one for one in answers if _share_right(scope.contract, *one) < 0]
+    shares = [_share_right(scope.contract, *one) for one in answers]
+    right = [one for one, x in zip(answers, shares, strict=True) if x >= 0]
+    wrong = [one for one, x in zip(answers, shares, strict=True) if x < 0]
     for declared in candidates if wrong else ():
         try:
             contract = replace(scope.contract, **declared)

@@ -29,8 +29,7 @@ from linkern.testing.diagnosis.declarations import (
     declarations_of_gradients,
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
-from linkern.testing.diagnosis.factors.explain import holds
-from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.factor import Factor, holds
 from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
 from linkern.testing.diagnosis.index_sets.atoms import interval
 from linkern.testing.diagnosis.index_sets.search import IndexSet
@@ -41,6 +40,12 @@ from linkern.testing.diagnosis.states_read import state_read
 from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
+from linkern.testing.influence.gradient_places import (
+    DENOMINATOR,
+    INSIDE,
+    NAMES,
+    THROUGH,
+)
 from linkern.testing.influence.long_maps import LONG
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import OF_KEYS
@@ -56,15 +61,16 @@ __all__ = ["Diagnosis", "diagnose", "examine"]
 
 # Inputs are the same in every run; those of the second seed test what the first says.
 SEED, FRESH = 1, 2
-# Seconds for all of it, several times those of a fast target; of these, what is left to
-# the maps by behaviour, and by the maps to what tests and explains them.
+# Seconds for a diagnosis, several times those of a fast target; those that behaviours
+# leave for the maps; those that maps leave for what tests and explains them.
 SECONDS, FOR_MAPS, FOR_THE_REST = 30.0, 22.0, 8.0
 LATE = "no time is left"
 # What comes back through a state: one result, if several inputs have it wrong.
-THROUGH_STATES, ACROSS_CUTS = " across cuts", "gradient across cuts"
+THROUGH_STATES = NAMES[THROUGH].removeprefix(NAMES[INSIDE])
+ACROSS_CUTS = f"gradient{THROUGH_STATES}"
 # The usual line of keys that are wrong in a state, and outputs with them.
 WRITES = "what a token writes along its key into the state, or the decay of that"
-DENOMINATORS = " through the denominator"
+DENOMINATORS = NAMES[DENOMINATOR].removeprefix(NAMES[INSIDE])
 # Declarations of inputs without which the maps are measured, if a target refuses them.
 LIMITS = ("decay_floor", "packing")
 NOTHING = "nothing that was measured tells what it computes instead"
@@ -104,7 +110,7 @@ def examine(
     repeats: bool = True,
     shown_by: Sequence[Sequence[Call]] = (),
 ) -> Diagnosis:
-    """Return the same; where nothing shows, with what was not measured.
+    """Return the diagnosis of a target; its name is `UNEXPLAINED` where nothing shows.
 
     Parameters
     ----------
@@ -168,7 +174,7 @@ def _out_of_bounds(other: Diagnosis, access: str) -> Diagnosis:
 
     Numbers that are not finite come from there, and say nothing of their own.
     """
-    if other.name == UNEXPLAINED or "not finite" in other.sentence:
+    if other.name in (UNEXPLAINED, "not_finite") or "not finite" in other.sentence:
         return Diagnosis("out_of_bounds", access, np.inf)
     return replace(other, sentence=f"{other.sentence}; besides, {access}")
 

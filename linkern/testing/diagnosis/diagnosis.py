@@ -66,7 +66,8 @@ class Diagnosis:
         The same for people.
     ratio : float
         Largest difference between the target and what is said of it, as a multiple of
-        what rounding allows; NaN where nothing is said in numbers.
+        what rounding allows; infinite for a behaviour, NaN where nothing is said in
+        numbers.
     declaration : tuple of str
         ``KEY=VALUE`` of the contract under which it is right; empty if there is none.
     stage : str

@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule
 from linkern.testing.diagnosis.replaced_inputs import is_whole, picked
+from linkern.testing.diagnosis.replacements import meaning
 from linkern.testing.influence.maps import InfluenceMap, Real
 from linkern.testing.problems.problem import Problem
 
@@ -49,7 +50,7 @@ def other_floor(maps: Sequence[InfluenceMap]) -> Factor | None:
     for words, divisor in DIVISORS.items():
         rule = partial(_predicted, divisor)
         if all(_holds(rule(one), one) for one in known):
-            return Factor("divided", 1.0, {}, words, cost=COST, rule=rule)
+            return by_rule("divided", words, rule, COST)
     return None
 
 
@@ -79,7 +80,7 @@ def _predicted(divisor: Callable[[Real, Real], Real], one: InfluenceMap) -> Real
 
 def _rows(problem: Problem) -> tuple[Real, Real, Real]:
     """Return the numerator of each row, its sum, and its largest logarithm."""
-    call = problem._oracle_call
+    call = problem.oracle_call
     value = np.asarray(call.meant["value"])
     gate, log_decay = (
         np.zeros(value.shape[:-1]) if x is None else x
@@ -87,9 +88,9 @@ def _rows(problem: Problem) -> tuple[Real, Real, Real]:
     )
 
     def undivided(values: Real) -> Real:
-        inputs = {**call.meant, "value": values, "input_gate": gate - SHIFT}
-        result = call.operator.evaluate(inputs, call.scale, options=call.options())
-        return np.asarray(result.output * np.exp(SHIFT))
+        inputs = {"value": values, "input_gate": gate - SHIFT}
+        output = meaning(call, inputs).evaluate().output
+        return np.asarray(output * np.exp(SHIFT))
 
     largest, m = np.empty(gate.shape), np.full(gate.shape[:-1], -np.inf)
     for t in range(gate.shape[-1]):

@@ -48,10 +48,7 @@ OF_EARLIER_CALLS = Diagnosis(
 
 @dataclass(frozen=True, eq=False)
 class _Turn:
-    """One call: its problem, and what it has in common with those before it.
-
-    That is what it shares with the one before, if it is cut, and its only other size.
-    """
+    """One call: what it shares with the one before, whether it is cut, its new size."""
 
     problem: Problem
     shared: str = ""
@@ -61,7 +58,7 @@ class _Turn:
 
 @dataclass(frozen=True, eq=False)
 class _Asked(_Turn):
-    """The same, with its output, and the earlier result that it changed."""
+    """A turn with the output of its call, and the earlier result that it changed."""
 
     output: Real = field(kw_only=True)
     overwrites: str = field(kw_only=True)

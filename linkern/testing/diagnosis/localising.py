@@ -1,23 +1,22 @@
 """Localising: the place and the factor of a deviation, held to fresh maps."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from linkern.testing.diagnosis.erase_views import erased, read, written
-from linkern.testing.diagnosis.factors.explain import Factor, explain, holds
+from linkern.testing.diagnosis.factors.explain import explain
+from linkern.testing.diagnosis.factors.factor import CLAMPS, Factor, holds
 from linkern.testing.diagnosis.floors import other_floor
-from linkern.testing.diagnosis.index_sets.describe import IndexSet
-from linkern.testing.diagnosis.index_sets.search import EXACT
+from linkern.testing.diagnosis.index_sets.search import EXACT, IndexSet
 from linkern.testing.diagnosis.other_decays import other_decays
 from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
     SPARED,
-    of_call_sizes,
-    of_sizes_alone,
+    about_call_size,
+    from_call_size_on,
     place_of,
     place_of_affected,
     place_of_two,
@@ -246,8 +245,8 @@ def _finding(*every: Maps) -> Finding:
         factor = None
     if factor is None and (place is None or not place.is_exact):
         place = place_of_two(first, second) or place
-    clamped = factor is not None and factor.kind.startswith("clamp")
-    vague = place is None or place.spared > EXACT or of_call_sizes(place)
+    clamped = factor is not None and factor.kind in CLAMPS
+    vague = place is None or place.spared > EXACT or from_call_size_on(place)
     # It is one in some calls, whose entries are right.
     vague |= factor is not None and not {"B", "H"}.isdisjoint(factor.exponents)
     if factor is not None and not clamped and vague:
@@ -268,7 +267,7 @@ def _finding(*every: Maps) -> Finding:
         place = place_of(first, second, spared=MOST_WRONG)
         # Of many statements, some hold of most of a few calls by chance; and one of
         # the size of calls holds of the only wrong one.
-        if place is not None and (len(place.atoms) > 1 or of_sizes_alone(place)):
+        if place is not None and (len(place.atoms) > 1 or about_call_size(place)):
             place = None
     if place is not None and place.missed:
         place = with_rest(shorter(place, both), both)
@@ -368,8 +367,9 @@ def _chunks(place: IndexSet | None) -> tuple[int | None, ...]:
     """
     if place is None or place.chunk is not None:
         return (place.chunk if place else None,)
-    first = re.fullmatch(r"(?:rows|sources) from (\d+) on", place.text)
-    size = int(first[1]) if first else 1
+    data = place.atoms[0].data if len(place.atoms) == 1 and not place.also else {}
+    begins = data.get("of") in ("row", "source") and "counted" not in data
+    size = data.get("at_least", 1) if begins else 1
     return tuple(n for n in (size, size // 2) if n > 1) or (None,)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.factor import Factor, holds
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule, holds
 from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = ["other_decays"]
@@ -34,14 +34,14 @@ def other_decays(maps: Sequence[InfluenceMap]) -> Factor | None:
     if not (fixed and known and all(map(_of_pairs, known))):
         return None
     text = _said(max(known, key=lambda one: one.coordinates["head"].max()))
-    factor = Factor("replaced", 1.0, {}, text, cost=COST, rule=_predicted, where=WHERE)
+    factor = by_rule("replaced", text, _predicted, COST, where=WHERE)
     told = text and all(holds(factor, one, one.wrong) for one in known)
     return factor if told else None
 
 
 def _said(one: InfluenceMap) -> str:
     """Return the decays of the first heads that have others, beside the right ones."""
-    operator, meant = one.problem.scope.operator, one.problem._oracle_call.meant
+    operator, meant = one.problem.scope.operator, one.problem.oracle_call.meant
     right, words = operator.defaults["log_decay"](meant), []
     heads = len(right)
     for head, ratio in _log_ratios(one).items():

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule
 from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.diagnosis.other_states import of_other_states
 from linkern.testing.diagnosis.parts import other_parts
@@ -86,7 +86,7 @@ def other_gradient(maps: Sequence[InfluenceMap]) -> Factor | None:
     for kind, words, gradient in _candidates(known[0].problem, _name(known[0])):
         if all(_holds(gradient, one) for one in known):
             rule = partial(_predicted, gradient)
-            return Factor(kind, 1.0, {}, words, cost=COST, rule=rule)
+            return by_rule(kind, words, rule, COST)
     others = _of_other_states, _within_part, _of_other_calls
     return next(filter(None, (other(known) for other in others)), None)
 
@@ -99,14 +99,14 @@ def _of_other_states(known: Sequence[InfluenceMap]) -> Factor | None:
             text = f"that {words}"
             text += f", in {PARTS[part]}" if part else ""
             rule = partial(_predicted, gradient)
-            return Factor("instead", 1.0, {}, text, cost=COST, rule=rule)
+            return by_rule("instead", text, rule, COST)
     return None
 
 
 def _of_other_calls(known: Sequence[InfluenceMap]) -> Factor | None:
     """Return the gradient in which another input, or part of it, is in place of one."""
     one = known[0]
-    call, index = one.problem._oracle_call, _index(one)
+    call, index = one.problem.oracle_call, _index(one)
     for text, change in chain(replacements(call), other_parts(call)):
         gradient = partial(_after, change)
         with np.errstate(all="ignore"):
@@ -114,7 +114,7 @@ def _of_other_calls(known: Sequence[InfluenceMap]) -> Factor | None:
             left = abs(one.measured - made).sum()
         if left < CLOSE * one.error.sum() and all(_holds(gradient, x) for x in known):
             rule = partial(_predicted, gradient)
-            return Factor("instead", 1.0, {}, f"that with {text}", cost=COST, rule=rule)
+            return by_rule("instead", f"that with {text}", rule, COST)
     return None
 
 
@@ -122,7 +122,7 @@ def _after(change: Change, problem: Problem, name: str) -> Bounded:
     """Return the gradient of an input in a changed call; NaN if there is none."""
     assert problem.cotangent is not None
     exact = problem.solve_gradients()[name]
-    call, cotangent = change(problem._oracle_call), problem.cotangent.astype(np.float64)
+    call, cotangent = change(problem.oracle_call), problem.cotangent.astype(np.float64)
     x, gradient = call.meant[name], np.full(exact.output.shape, np.nan)
     with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
         if x is not None and x.shape == gradient.shape:
@@ -141,7 +141,7 @@ def _within_part(known: Sequence[InfluenceMap]) -> Factor | None:
         if factor is not None and factor.kind == "product":
             rule = partial(_with_part, part, factor)
             text = f"{factor.text} in {words}"
-            return Factor("in a part", 1.0, {}, text, cost=COST, rule=rule)
+            return by_rule("in a part", text, rule, COST)
     return None
 
 
@@ -212,7 +212,7 @@ def _of_meanings(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradie
 def _of_meaning(divided: bool, problem: Problem, name: str) -> Bounded:
     """Return the gradient of what an input means, perhaps divided by its norm."""
     assert problem.cotangent is not None
-    call, exact = problem._oracle_call, problem.solve_gradients()[name]
+    call, exact = problem.oracle_call, problem.solve_gradients()[name]
     other = gradient_of_meaning(call, name, problem.cotangent.astype(np.float64))
     x = problem.inputs[name].astype(np.float64)
     other = other / call.norm(x) if divided else other
@@ -307,7 +307,7 @@ def _less(part: str, problem: Problem, name: str) -> Bounded:
         return Bounded(exact.output - _through_erases(problem), exact.bound)
     assert problem.cotangent is not None
     cotangent = problem.cotangent.astype(np.float64)
-    left = gradient_without(problem._oracle_call, name, cotangent, part)
+    left = gradient_without(problem.oracle_call, name, cotangent, part)
     return Bounded(left, exact.bound)
 
 

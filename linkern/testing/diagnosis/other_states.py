@@ -85,7 +85,7 @@ def _gradient(words: str, part: str, problem: Problem, name: str) -> Bounded:
     )
     states = dict(_others(problem.length))[words]
     meant = rest + tokens.part(part, name, *states)
-    return Bounded(of_declared(problem._oracle_call, name, meant), exact.bound)
+    return Bounded(of_declared(problem.oracle_call, name, meant), exact.bound)
 
 
 class _Tokens:
@@ -99,7 +99,7 @@ class _Tokens:
 
     def __init__(self, problem: Problem) -> None:
         assert problem.cotangent is not None
-        call, self._length = problem._oracle_call, problem.length
+        call, self._length = problem.oracle_call, problem.length
         self._operator, self._scale = call.operator, call.scale
         self._options = call.options()
         self._inputs = {n: x for n, x in call.meant.items() if x is not None}
@@ -112,7 +112,7 @@ class _Tokens:
         return bool(self.part(part, name, *self._own).any())
 
     def rest(self, part: str, name: str) -> Real:
-        """Return what a gradient is without a part; nothing is left without it all."""
+        """Return a gradient less one part; zeros if `part` is empty, which is all."""
         whole, lost = (self.part(x, name, *self._own) for x in ("", part))
         return whole - lost
 

@@ -147,7 +147,7 @@ def with_inputs_of(call: OracleCall, one: Call) -> Call:
 
 
 def first_tokens(change: Change, tokens: int, call: OracleCall) -> OracleCall:
-    """Return a call of the first tokens of a changed one, whose output is theirs."""
+    """Return a changed call that is cut to its first tokens, and returns their rows."""
     other = change(call)
     if tokens >= call.sizes["t"]:
         return other
@@ -246,8 +246,7 @@ def _parts(call: OracleCall) -> Parts:
         parts.update(recorded(call, one))
         return one["value"], ()
 
-    operator = with_program(call, program).operator
-    operator.evaluate(call.meant, call.scale, options=call.options())
+    with_program(call, program).evaluate()
     return parts
 
 

@@ -17,7 +17,7 @@ _AXES = ("row", "source", "key channel", "value channel", "sequence", "span", "h
 
 
 def picture(
-    entries: InfluenceMap, where: str = "", chunk: int | None = None, most: int = CELLS
+    entries: InfluenceMap, where: str = "", chunk: int | None = None
 ) -> Picture | None:
     """Return a map in few cells; None if it has no entries, sources or second axis.
 
@@ -29,8 +29,6 @@ def picture(
         The place of the deviation: a channel named there goes across.
     chunk : int, optional
         Chunk size that the place names: no cell crosses an edge, if there is room.
-    most : int
-        Cells along an axis.
     """
     axes = _axes(entries, where)
     if axes is None:
@@ -38,8 +36,8 @@ def picture(
     chosen, part = _part(entries, axes)
     down, across = (entries.coordinates[name][chosen] for name in axes)
     edges = [chunk if name in ("row", "source") else None for name in axes]
-    rows, row = _cells(down, edges[0], most)
-    columns, column = _cells(across, edges[1], most)
+    rows, row = _cells(down, edges[0])
+    columns, column = _cells(across, edges[1])
     cell, worst = _worst(entries, chosen, row * len(columns) + column)
 
     def grid(values: NDArray[Any], empty: Any) -> tuple[tuple[Any, ...], ...]:
@@ -81,18 +79,18 @@ def _part(entries: InfluenceMap, axes: tuple[str, str]) -> tuple[Index, str]:
     return np.flatnonzero(head == most), f"head {most}"
 
 
-def _cells(x: Index, chunk: int | None, most: int) -> tuple[tuple[int, ...], Index]:
+def _cells(x: Index, chunk: int | None) -> tuple[tuple[int, ...], Index]:
     """Return the first coordinate of each cell, and the cell of each entry."""
-    step = _step(x, chunk, most)
+    step = _step(x, chunk)
     first, place = np.unique(np.where(x < 0, -step, x) // step, return_inverse=True)
     return tuple(np.maximum(first * step, -1).tolist()), place
 
 
-def _step(x: Index, chunk: int | None, most: int) -> int:
+def _step(x: Index, chunk: int | None) -> int:
     """Return the width of a cell: one that divides the chunk, or is divided by it."""
-    if np.unique(x).size <= most:
+    if np.unique(x).size <= CELLS:
         return 1
-    least = -(-(int(x.max()) + 1) // most)
+    least = -(-(int(x.max()) + 1) // CELLS)
     if chunk is None:
         return least
     fitting = (n for n in range(least, 2 * chunk) if chunk % n == 0 or n % chunk == 0)

@@ -4,25 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.explain import Factor, holds
+from linkern.testing.diagnosis.factors.factor import Factor, holds
 from linkern.testing.diagnosis.factors.quantities import SUMMED, signed_quantities
 from linkern.testing.diagnosis.factors.spelling import CONSTANTS, is_logarithm
 from linkern.testing.diagnosis.index_sets.coordinates import BOUNDED
-from linkern.testing.diagnosis.index_sets.describe import (
-    IndexSet,
-    describe,
-    is_certain,
-    misfit,
-)
-from linkern.testing.diagnosis.index_sets.search import EXACT
+from linkern.testing.diagnosis.index_sets.describe import describe, is_certain, misfit
+from linkern.testing.diagnosis.index_sets.search import EXACT, IndexSet
 from linkern.testing.influence.maps import InfluenceMap, Real
 
 __all__ = [
     "MOST_WRONG",
     "SPARED",
+    "about_call_size",
     "affected",
-    "of_call_sizes",
-    "of_sizes_alone",
+    "from_call_size_on",
     "place_of",
     "place_of_affected",
     "place_of_two",
@@ -66,7 +61,7 @@ def place_of_affected(
         return IndexSet()
     changed = [affected(part, factor) for part in (first, second)]
     shortest = place_of(*changed)
-    if place is not None and of_call_sizes(place):
+    if place is not None and from_call_size_on(place):
         return shortest if shortest is not None and not shortest.atoms else place
     if shortest is not None and not shortest.atoms and place and len(place.atoms) == 1:
         missed, spared = misfit(place, [*changed[0], *changed[1]])
@@ -130,15 +125,15 @@ def true_part(
     return None
 
 
-def of_call_sizes(place: IndexSet) -> bool:
+def from_call_size_on(place: IndexSet) -> bool:
     """Return True if a place is about the size of calls alone, from a number on.
 
     A quantity that is 1 in a call hides a factor of it: small calls are few.
     """
-    return of_sizes_alone(place) and not any(atom.chunk for atom in place.atoms)
+    return about_call_size(place) and not any(atom.chunk for atom in place.atoms)
 
 
-def of_sizes_alone(place: IndexSet) -> bool:
+def about_call_size(place: IndexSet) -> bool:
     """Return True if a place is about the size of calls alone."""
     sizes = {(name,) for name in BOUNDED}
     return bool(place.atoms) and all(atom.axes in sizes for atom in place.atoms)

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from linkern.testing.diagnosis.between_chunks import between_chunks
-from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule
 from linkern.testing.diagnosis.parts import first_tokens, other_parts
 from linkern.testing.diagnosis.replacements import (
     Change,
@@ -65,8 +65,7 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
             continue
         if _left(change, parts[0]) < CLOSE and _holds(change, parts):
             rule = partial(_predicted, change)
-            kind = "replaced"
-            return Factor(kind, 1.0, {}, text, cost=COST, rule=rule, where=where)
+            return by_rule("replaced", text, rule, COST, where=where)
     return None
 
 
@@ -98,7 +97,7 @@ def _cost(one: InfluenceMap) -> int:
 
 def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
     """Yield replacements without numbers, then those with limits that fit best."""
-    call = one.problem._oracle_call
+    call = one.problem.oracle_call
     if one.tensor == MEMORY:
         for text, change in truncations(call):
             yield text, change, ""
@@ -125,13 +124,11 @@ def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
 
 def _predicted(change: Change, entries: InfluenceMap) -> Real:
     """Return the entries that the oracle computes after a change; NaN if it cannot."""
-    call = change(entries.problem._oracle_call)
+    call = change(entries.problem.oracle_call)
     with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
         if is_whole(entries):
-            operator, options = call.operator, call.options()
-            result = operator.evaluate(call.meant, call.scale, options=options)
-            state = entries.tensor == MEMORY
-            return picked(entries, result.state[0] if state else result.output)
+            result, is_memory = call.evaluate(), entries.tensor == MEMORY
+            return picked(entries, result.state[0] if is_memory else result.output)
     return np.full(entries.exact.shape, np.nan)
 
 
@@ -149,9 +146,9 @@ def _holds(change: Change, parts: Sequence[InfluenceMap]) -> bool:
     """
     telling = 0
     for one in parts:
-        call = change(one.problem._oracle_call)
-        state = one.tensor == MEMORY
-        result = expected.states(call)[0] if state else expected.output(call)
+        call = change(one.problem.oracle_call)
+        is_memory = one.tensor == MEMORY
+        result = expected.states(call)[0] if is_memory else expected.output(call)
         output, bound = picked(one, result.output), picked(one, result.bound)
         with np.errstate(all="ignore"):
             rounding = SLACK * np.fmax(bound, one.bound)
@@ -170,8 +167,8 @@ def is_whole(one: InfluenceMap) -> bool:
     """
     if one.tensor not in ("output", MEMORY):
         return False
-    state = one.tensor == MEMORY
-    whole = one.problem.solve_state()[0] if state else one.problem.solve()
+    is_memory = one.tensor == MEMORY
+    whole = one.problem.solve_state()[0] if is_memory else one.problem.solve()
     exact = picked(one, whole.output)
     return bool(((exact == one.exact) | np.isnan(one.exact)).all())
 

@@ -369,11 +369,13 @@ def _decayed(call: OracleCall, name: str) -> Iterator[tuple[str, Values]]:
     A kernel that writes before the memory decays also decays what it writes.
     """
     present, axes = _present(call), _axes(call, name).replace("g", "h")
-    for decay in present if "log_decay" not in name else ():
+    shape = with_defaults(call)[name].shape
+    decays = [x for x in present if x.endswith("log_decay") and "log_decay" not in name]
+    for decay in decays:
         along = _axes(call, decay).replace("g", "h")
-        sizes = zip(present[decay].shape, present[name].shape, strict=False)
+        sizes = zip(present[decay].shape, shape, strict=False)
         alike = axes.startswith(along) and all(x == y for x, y in sizes)
-        for sign, words in SIGNS if alike and decay.endswith("log_decay") else ():
+        for sign, words in SIGNS if alike else ():
             text = f"{name} exp({words}{decay}) in place of {name}"
             yield text, _with_decay(decay, sign)
 
@@ -527,7 +529,10 @@ def _other_side(call: OracleCall) -> OracleCall:
 
 
 def meaning(call: OracleCall, inputs: Inputs) -> OracleCall:
-    """Return a call in which some inputs mean something else."""
+    """Return a call in which some inputs mean something else.
+
+    `dataclasses.replace` of it loses these meanings.
+    """
     other = replace(call)
     vars(other)["meant"] = {**call.meant, **inputs}
     return other

@@ -204,11 +204,9 @@ def _lengths(ask: Callable[..., bool], lost: Survival, length: int) -> str:
 
 
 def _narrow_stage(paths: tuple[Survival, ...]) -> tuple[str, int, str]:
-    """Return the stage that explains the paths on which bits are lost; and its bits.
+    """Return the stage that loses bits, their number, and how: rounded or truncated.
 
-    The last is the way in which it loses them.
-
-    The stage is empty if nothing is lost.
+    The stage is empty if no bits are lost.
     """
     fewest = min((one.bits for one in paths if one.lost), default=0)
     summed = any(one.lost and one.path == "sum" for one in paths)
@@ -305,6 +303,15 @@ def _signs(maps: Sequence[InfluenceMap]) -> NDArray[np.float64]:
     )
 
 
+def _stored_as(tensor: str, scope: Scope) -> str:
+    """Return the dtype in which a result is returned."""
+    if tensor.startswith("gradient"):
+        return scope.dtype
+    if tensor.startswith("final "):
+        return scope.contract.precisions(scope.dtype).accumulator
+    return scope.output_dtype
+
+
 def rounded_result(
     maps: Sequence[InfluenceMap], place: str, scope: Scope
 ) -> Diagnosis | None:
@@ -325,7 +332,7 @@ def rounded_result(
         None unless errors are those of numbers of so many bits, or of products of them.
     """
     tensor = maps[0].tensor
-    held = SIGNIFICAND_BITS["float32" if "state" in tensor else scope.output_dtype]
+    held = SIGNIFICAND_BITS[_stored_as(tensor, scope)]
     wrong = np.concatenate([one.measured[one.wrong] for one in maps])
     with np.errstate(all="ignore"):
         relative = [(one.error / abs(one.exact))[one.wrong] for one in maps]

@@ -10,9 +10,10 @@ from importlib import resources
 import numpy as np
 
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.factors.explain import Factor, numbers
-from linkern.testing.diagnosis.factors.factor import tolerance
-from linkern.testing.diagnosis.index_sets.describe import IndexSet, corner
+from linkern.testing.diagnosis.factors.explain import numbers
+from linkern.testing.diagnosis.factors.factor import Factor, tolerance
+from linkern.testing.diagnosis.index_sets.describe import corner
+from linkern.testing.diagnosis.index_sets.search import IndexSet
 from linkern.testing.diagnosis.pictures import CELLS, picture
 from linkern.testing.influence.maps import (
     FROM_THE_END,

@@ -12,9 +12,9 @@ from functools import lru_cache, partial
 import numpy as np
 
 from linkern.oracle.operator import Operator
-from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule, untold
 from linkern.testing.errors import TargetRaised
-from linkern.testing.influence.maps import InfluenceMap, Real
+from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
@@ -22,7 +22,7 @@ from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
-__all__ = ["Seen", "fits", "state_read", "untold"]
+__all__ = ["Seen", "fits", "state_read"]
 
 State = tuple[Real, ...]
 Read = Callable[[State, Problem], State]
@@ -128,7 +128,7 @@ def _pieces(axis: str) -> list[str]:
 
 def _without(part: int, state: State, problem: Problem) -> State:
     """Return a state one part of which is that before the first token."""
-    empty = problem.scope.operator.empty_state(problem._oracle_call.inputs)
+    empty = problem.scope.operator.empty_state(problem.oracle_call.inputs)
     return tuple(empty[k] if k == part else x for k, x in enumerate(state))
 
 
@@ -174,13 +174,8 @@ def state_read(target: Target, scope: Scope) -> Factor | None:
             seen.append(Seen(problem, cut, in_float64(output)[..., cut:, :]))
     for words, read in ways(scope.operator):
         if seen and fits(partial(_after, read, words == ANEW), seen):
-            return Factor("replaced", 1.0, {}, words, cost=COST, rule=untold)
+            return by_rule("replaced", words, untold, COST)
     return None
-
-
-def untold(entries: InfluenceMap) -> Real:
-    """Return no number: the map of a part does not hold the state before it."""
-    return np.full(entries.exact.shape, np.nan)
 
 
 @lru_cache(maxsize=8)
@@ -212,14 +207,7 @@ def fits(predict: Callable[[Seen], Real], seen: Sequence[Seen]) -> bool:
 def _after(read: Read, anew: bool, seen: Seen) -> Real:
     """Return the outputs after a cut, of a state that is read in some way."""
     problem, cut = seen.problem, seen.first
-    first = problem.span(0, cut)._oracle_call
-    second = problem.span(cut, problem.length)._oracle_call
-    operator, options = first.operator, first.options()
-    state = operator.evaluate(first.meant, first.scale, options=options).state
-    return operator.evaluate(
-        second.meant,
-        second.scale,
-        read(state, problem),
-        0 if anew else cut,
-        options=options,
-    ).output
+    first = problem.span(0, cut).oracle_call
+    second = problem.span(cut, problem.length).oracle_call
+    state = read(first.evaluate().state, problem)
+    return second.evaluate(state, 0 if anew else cut).output

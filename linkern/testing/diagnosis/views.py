@@ -20,8 +20,8 @@ __all__ = ["View", "beside_rows", "lost", "row_sums", "steps"]
 View = Callable[[InfluenceMap], InfluenceMap | None]
 # Coordinates that a row shares with all of its sources.
 OF_ROWS = ("row", "batch", "head", "sequence", "span")
-# Part of a row whose common factor is that of its sum; and if not all of its sources
-# are in the map, which may be those of a fault.
+# Shares of a row's sources that must have one factor, for it to be that of the row's
+# sum: where the map holds all sources, and where some may be those of a fault.
 COMMON = 0.5
 NEARLY_ALL = 0.9
 # Sources of a row that has a factor.

@@ -126,7 +126,7 @@ def _with_late_decays(
 
     elif default is not None and groups == 1:
         # A fixed decay of each head is a factor of all that comes back.
-        decays = default(problem._oracle_call.meant)[:, None, None]
+        decays = default(problem.oracle_call.meant)[:, None, None]
 
         def without(tokens: Index) -> Real:
             return np.asarray(table.exact.output * np.exp(-len(tokens) * decays))
@@ -146,7 +146,7 @@ def _solved_without_decays(problem: Problem, tokens: Index) -> Mapping[str, Boun
     """Return the exact gradients of a problem in which some tokens have no decay."""
     axis = problem.scope.operator.input("log_decay").token_axis
     assert axis is not None
-    decays = np.moveaxis(np.array(problem._oracle_call.meant["log_decay"]), axis, 0)
+    decays = np.moveaxis(np.array(problem.oracle_call.meant["log_decay"]), axis, 0)
     decays[tokens] = 0
     return with_decays(problem, np.moveaxis(decays, 0, axis)).solve_gradients()
 

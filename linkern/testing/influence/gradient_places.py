@@ -15,7 +15,7 @@ from linkern.testing.influence.scenes import NOWHERE, kept_sources, per_token
 from linkern.testing.problems.problem import Problem
 from linkern.testing.spec.operators import Input
 
-__all__ = ["DENOMINATOR", "INSIDE", "NAMES", "coordinates", "kept_pairs"]
+__all__ = ["DENOMINATOR", "INSIDE", "NAMES", "THROUGH", "coordinates", "kept_pairs"]
 
 Coordinates = dict[str, Index]
 # Names of a gradient by where its row is: in the part of its token; there, but it comes

@@ -351,7 +351,7 @@ def calmed(problem: Problem, tokens: int = 64) -> Problem:
     made = problem.with_inputs(**changed)
     if "log_decay" not in made.inputs:
         return made
-    meant = made._oracle_call.meant["log_decay"]
+    meant = made.oracle_call.meant["log_decay"]
     return made if meant is None else with_decays(made, share * meant)
 
 

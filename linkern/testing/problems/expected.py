@@ -79,6 +79,14 @@ class OracleCall:
         """The size of each axis by its letter."""
         return self.operator.sizes(self.inputs)
 
+    def evaluate(
+        self, state: tuple[Real, ...] | None = None, position: int = 0
+    ) -> ExactResult:
+        """Return the exact output and state; a state may be in place of the first."""
+        state = self.initial_state if state is None else state
+        options = self.options()
+        return self.operator.evaluate(self.meant, self.scale, state, position, options)
+
     def options(self, *, shared_features: bool = False) -> Options:
         """Return what is declared besides the arithmetic."""
         contract = self.contract

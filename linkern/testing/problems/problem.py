@@ -210,7 +210,7 @@ class Problem:
         return self.recalled(
             ("output", shared_features, confidence),
             lambda: expected.output(
-                self._oracle_call, confidence, shared_features=shared_features
+                self.oracle_call, confidence, shared_features=shared_features
             ),
         )
 
@@ -221,7 +221,7 @@ class Problem:
             "states",
             lambda: tuple(
                 replace(x, output=x.output.copy(), bound=x.bound.copy())
-                for x in expected.states(self._oracle_call)
+                for x in expected.states(self.oracle_call)
             ),
         )
 
@@ -231,7 +231,7 @@ class Problem:
         cotangent = self.cotangent.astype(np.float64)
         return self.recalled(
             ("gradients", confidence),
-            lambda: expected.gradients(self._oracle_call, cotangent, confidence),
+            lambda: expected.gradients(self.oracle_call, cotangent, confidence),
         )
 
     @cached_property
@@ -264,13 +264,14 @@ class Problem:
         A tape holds the memory of every token, many times the size of the results.
         """
         if _CALL in self._known.results:
-            self._oracle_call.forget_tapes()
+            self.oracle_call.forget_tapes()
         for part in chain.from_iterable(self._known.parts.values()):
             if part._known is not self._known:  # a part may be the whole
                 part.forget_tapes()
 
     @property
-    def _oracle_call(self) -> expected.OracleCall:
+    def oracle_call(self) -> expected.OracleCall:
+        """The call as the oracle takes it."""
         scope = self.scope
 
         def make() -> expected.OracleCall:

@@ -28,7 +28,7 @@ def dense(op, seed=1):
 
 def map_of(problem, finish=lambda o: o, **inputs):
     """Return the map of the oracle with some inputs replaced."""
-    call = problem._oracle_call
+    call = problem.oracle_call
     operator = problem.scope.operator
     output = operator.evaluate({**call.meant, **inputs}, call.scale).output
     output = finish(np.array(output)).astype(np.float32)

@@ -7,7 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.factors.explain import explain, holds, numbers
+from linkern.testing.diagnosis.factors.explain import explain, numbers
+from linkern.testing.diagnosis.factors.factor import holds
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.diagnosis.factors.spelling import spell, text_of
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
@@ -290,7 +291,7 @@ def test_the_second_write_of_a_trapezoid_is_told(decays: bool) -> None:
     drawn = product("mamba3")
     problem = drawn.with_inputs(angle=0 * drawn.inputs["angle"])
     dt, share, log_decay = (
-        np.array(problem._oracle_call.meant[name])
+        np.array(problem.oracle_call.meant[name])
         for name in ("dt", "trapezoid", "log_decay")
     )
     own, again = dt * share, dt * (1 - share)

@@ -8,7 +8,7 @@ import pytest
 from linkern.testing.diagnosis import localising, placing
 from linkern.testing.diagnosis.factors.factor import Factor
 from linkern.testing.diagnosis.index_sets.atoms import interval
-from linkern.testing.diagnosis.index_sets.describe import IndexSet
+from linkern.testing.diagnosis.index_sets.search import IndexSet
 from linkern.testing.diagnosis.localising import localise
 from tests.testing.diagnosis.of_oracle import dense, map_of
 from tests.testing.diagnosis.test_index_sets import CAUSAL, blank, planted
@@ -146,9 +146,9 @@ def test_a_formula_in_place_of_weights_that_erase_is_one_of_sums_too(op, told):
 
 def test_sizes_of_calls_are_no_place_if_a_factor_explains_the_right_ones():
     sizes = IndexSet((interval("length", ">=", 2),))
-    assert placing.of_call_sizes(sizes)
-    assert not placing.of_call_sizes(IndexSet())
-    assert not placing.of_call_sizes(IndexSet((interval("row", ">=", 2),)))
+    assert placing.from_call_size_on(sizes)
+    assert not placing.from_call_size_on(IndexSet())
+    assert not placing.from_call_size_on(IndexSet((interval("row", ">=", 2),)))
     half = Factor("product", 0.5, {}, "1/2")
     maps = [replace(x, measured=x.measured / 2) for x in (blank(37), blank(59))]
     place = placing.place_of_affected(sizes, half, maps, maps)

@@ -26,7 +26,7 @@ def maps_of(op: str, decays: Callable[[Any], Any], seed: int = 1) -> list[Influe
         problem = product_scene(
             scope, (1, heads, 40, 6, 40), np.random.default_rng(seed)
         )
-        call = problem._oracle_call
+        call = problem.oracle_call
         right = scope.operator.defaults["log_decay"](call.meant)
         meant = {**call.meant, "log_decay": decays(right)}
         output = scope.operator.evaluate(meant, call.scale).output.astype(np.float32)
@@ -44,7 +44,7 @@ def test_other_decays_are_measured(op: str) -> None:
     first, second = maps_of(op, of_more_heads), maps_of(op, of_more_heads, seed=2)
     finding = localise(first, lambda: second)
     assert finding.factor is not None
-    right = OPERATORS[op].defaults["log_decay"](first[-1].problem._oracle_call.meant)
+    right = OPERATORS[op].defaults["log_decay"](first[-1].problem.oracle_call.meant)
     pairs = zip(np.exp(of_more_heads(right)), np.exp(right), strict=True)
     said = [
         f"{other:.5g} in place of {own:.5g} in head {head} of 4"

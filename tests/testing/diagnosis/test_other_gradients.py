@@ -56,7 +56,7 @@ def maps_of(
 
 def without(name: str, part: str) -> Any:
     return lambda problem: gradient_without(
-        problem._oracle_call, name, problem.cotangent, part
+        problem.oracle_call, name, problem.cotangent, part
     )
 
 
@@ -311,7 +311,7 @@ def test_a_memory_at_the_end_of_a_chunk_is_named() -> None:
             rest = replace(
                 problem.span(first, length), cotangent=problem.cotangent[:, :, first:]
             )
-            call = rest._oracle_call
+            call = rest.oracle_call
             [back] = call.operator.gradients(
                 call.meant, rest.cotangent, call.scale, options=call.options()
             )["initial_state"]
@@ -382,7 +382,7 @@ def of_other_call(name: str, text: str) -> Any:
     """Return the gradient of an input in a call of the oracle after a change."""
 
     def changed(problem: Any) -> Any:
-        call = problem._oracle_call
+        call = problem.oracle_call
         every = dict(chain(replacements(call), other_parts(call)))
         return gradient_without(every[text](call), name, problem.cotangent, "")
 
@@ -425,7 +425,7 @@ def test_nothing_is_said_of_gradients_that_are_wrong_in_another_way(
     """Half of a part is a factor of it; a power of it is none."""
 
     def changed(problem: Any) -> Any:
-        rest = gradient_without(problem._oracle_call, "key", problem.cotangent, "erase")
+        rest = gradient_without(problem.oracle_call, "key", problem.cotangent, "erase")
         part = problem.solve_gradients()["key"].output - rest
         return rest + np.sign(part) * abs(part) ** power / 2
 

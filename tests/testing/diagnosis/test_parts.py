@@ -24,7 +24,7 @@ Inputs = dict[str, Any]
 def call_of(op: str, length: int = 9, **declared: Any) -> OracleCall:
     scope = Scope(OPERATORS[op], Contract(**declared), "float64")
     rng = np.random.default_rng(1)
-    return dense_scene(scope, (2, 2, length, 4, 3), rng)._oracle_call
+    return dense_scene(scope, (2, 2, length, 4, 3), rng).oracle_call
 
 
 def evaluated(call: OracleCall) -> ExactResult:

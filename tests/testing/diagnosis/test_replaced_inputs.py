@@ -38,7 +38,7 @@ def maps_of(
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         problem = dense_scene(scope, (*sizes, 40 + seed, key_dim, 44), rng)
-        call = problem._oracle_call
+        call = problem.oracle_call
         operator = scope.operator
         if early_erase is not None:
             operator = replace(operator, early_erase=early_erase)
@@ -178,7 +178,7 @@ def test_decays_by_default_of_other_heads_are_named(
     words: str, heads: Callable[[Any, int], Any]
 ) -> None:
     def change(problem: Problem) -> Inputs:
-        call = problem._oracle_call
+        call = problem.oracle_call
         usual = call.operator.defaults["log_decay"](call.meant)
         return {"log_decay": heads(usual, problem.shape.batch)}
 
@@ -234,7 +234,7 @@ def states_of(op: str, change: Callable[[OracleCall], OracleCall]) -> Any:
     for seed in (1, 2):
         rng = np.random.default_rng(seed)
         problem = dense_scene(scope, (1, 2, 40 + seed, 4, 44), rng)
-        call = change(problem._oracle_call)
+        call = change(problem.oracle_call)
         result = call.operator.evaluate(call.meant, call.scale)
         states = tuple(x.astype(np.float32) for x in result.state)
         maps += [*state_maps(problem, replace(reply_of(states[0]), states=states))][:1]

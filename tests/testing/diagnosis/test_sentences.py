@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.factors.explain import Factor
-from linkern.testing.diagnosis.index_sets.describe import IndexSet, describe
+from linkern.testing.diagnosis.factors.factor import Factor
+from linkern.testing.diagnosis.index_sets.describe import describe
+from linkern.testing.diagnosis.index_sets.search import IndexSet
 from linkern.testing.diagnosis.sentences import (
     _rules,
     hint,

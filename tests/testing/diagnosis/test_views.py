@@ -74,7 +74,7 @@ def test_tokens_are_lost_in_products_alone():
 
 def test_a_decay_that_is_lost_is_wrong_in_one_step():
     problem = product("gla")
-    meant = problem._oracle_call.meant["log_decay"]
+    meant = problem.oracle_call.meant["log_decay"]
     one = map_of(problem, log_decay=without(meant))
     assert places(one, "row") == {*range(TOKEN, 40)}
     assert places(steps(one), "row") == {TOKEN}

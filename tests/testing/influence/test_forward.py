@@ -358,7 +358,7 @@ def test_what_is_said_of_packed_sequences_is_true_of_others_each(seed, calls):
 def test_results_stay_known_without_the_tapes_that_made_them():
     _, scope = known("simple_gla by chunks")
     problem = dense_scene(scope, (1, 1, 9, 2, 9), np.random.default_rng(0))
-    tape = problem._oracle_call.recorded(None).tape
+    tape = problem.oracle_call.recorded(None).tape
     results = problem.solve(), problem.solve_state()
     assert tape._steps
     problem.forget_tapes()
@@ -374,7 +374,7 @@ def test_tapes_of_packed_sequences_are_forgotten_with_the_whole():
     packed = problem.told(packing=Packing(((4, 5),)))
     exact_outputs(packed)
     sequences = packed_sequences(packed)
-    tapes = [one._oracle_call.recorded(None).tape for one in sequences]
+    tapes = [one.oracle_call.recorded(None).tape for one in sequences]
     assert all(tape._steps for tape in tapes)
     problem.forget_tapes()
     assert not any(tape._steps for tape in tapes)

@@ -11,12 +11,18 @@ from functools import partial
 
 import numpy as np
 
-from linkern.testing.diagnosis.factors.factor import KINDS, STRONG, Factor, holds
+from linkern.testing.diagnosis.factors.factor import (
+    CLAMPS,
+    STRONG,
+    Factor,
+    by_rule,
+    holds,
+)
 from linkern.testing.diagnosis.factors.moves import MOVES, moved
 from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 
-__all__ = ["Factor", "explain", "holds", "numbers"]
+__all__ = ["explain", "numbers"]
 
 Pairs = Sequence[tuple[InfluenceMap, Flags]]
 
@@ -76,7 +82,7 @@ def _everywhere(factor: Factor | None, maps: Sequence[InfluenceMap]) -> Factor |
     """
     if factor is None or abs(factor.constant) in (0, 1) or len(factor.exponents) != 1:
         return None
-    others = {"in the denominator": ["in the denominator"], "product": [*KINDS][-2:]}
+    others = {"in the denominator": ["in the denominator"], "product": [*CLAMPS]}
     for kind in others.get(factor.kind, ()):
         other = replace(factor, kind=kind)
         if all(holds(other, one, ~one.silent & (one.exact != 0)) for one in maps):
@@ -94,7 +100,7 @@ def _move(pairs: Pairs, chunk: int | None) -> Factor | None:
     others = dict.fromkeys(text for one, _ in strong for text in one.others)
     for text in (*MOVES, *others):
         move = partial(moved, text=text)
-        factor = Factor("moved", 1.0, {}, text, cost=6.0, rule=move)
+        factor = by_rule("moved", text, move, 6.0)
         if strong and all(holds(factor, one, flags) for one, flags in strong):
             return factor
     return next(filter(None, (_multiple(strong, x, chunk) for x in others)), None)
@@ -114,4 +120,4 @@ def _multiple(pairs: Pairs, text: str, chunk: int | None) -> Factor | None:
     def rule(one: InfluenceMap) -> Real:
         return product.predict(in_place(one))
 
-    return Factor("moved", 1.0, {}, words, chunk, cost, rule)
+    return by_rule("moved", words, rule, cost, chunk=chunk)

@@ -10,7 +10,17 @@ from linkern.oracle import unit_roundoff
 from linkern.testing.diagnosis.factors.quantities import signed_quantities
 from linkern.testing.influence.maps import Flags, InfluenceMap, Real
 
-__all__ = ["KINDS", "MARGIN", "Factor", "gain", "holds", "tolerance"]
+__all__ = [
+    "CLAMPS",
+    "KINDS",
+    "MARGIN",
+    "Factor",
+    "by_rule",
+    "gain",
+    "holds",
+    "tolerance",
+    "untold",
+]
 
 # Of smaller numbers the oracle does not know all digits.
 SMALLEST = 1e-290
@@ -31,6 +41,8 @@ KINDS: Mapping[str, Callable[[Real, Real], Real]] = {
     "clamp from above": lambda exact, x: exact * np.minimum(x, 1),
     "clamp from below": lambda exact, x: exact * np.maximum(x, 1),
 }
+# Those that are so where a quantity is beyond 1 alone.
+CLAMPS = ("clamp from above", "clamp from below")
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,24 @@ class Factor:
         return np.where(vanished & (self.kind == "product"), np.nan, predicted)
 
 
+def by_rule(
+    kind: str,
+    text: str,
+    rule: Callable[[InfluenceMap], Real],
+    cost: float,
+    *,
+    chunk: int | None = None,
+    where: str = "",
+) -> Factor:
+    """Return a factor whose entries a rule computes."""
+    return Factor(kind, 1.0, {}, text, chunk, cost, rule, where)
+
+
+def untold(entries: InfluenceMap) -> Real:
+    """Return NaN for all entries: a rule that holds of whole calls, not of a map."""
+    return np.full(entries.exact.shape, np.nan)
+
+
 def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
     """Return the error that rounding makes of other numbers than the exact ones.
 
@@ -122,7 +152,7 @@ def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
 def holds(factor: Factor, entries: InfluenceMap, chosen: Flags) -> bool:
     """Return True if the chosen entries are as predicted, within rounding.
 
-    Those that a formula cannot tell count as such; a rule has to tell half of them.
+    Entries that are predicted as NaN count as right; a rule must predict half of them.
     """
     few = entries.part(chosen)
     # Other places that a rule reads are not always among the chosen entries.

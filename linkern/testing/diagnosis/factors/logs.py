@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.factors.places import LEAST
+from linkern.testing.diagnosis.factors.places import LEAST_LOG
 from linkern.testing.influence.maps import Real
 
 __all__ = ["Logs", "Made", "at_least", "log_of"]
@@ -25,4 +25,4 @@ def log_of(values: Real) -> Logs:
 
 def at_least(values: Real) -> Logs:
     """Return logarithms, that of 0 as the least of a decay."""
-    return np.asarray(np.maximum(log_of(values).real, LEAST) + 1j * (values < 0))
+    return np.asarray(np.maximum(log_of(values).real, LEAST_LOG) + 1j * (values < 0))

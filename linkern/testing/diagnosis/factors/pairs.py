@@ -106,7 +106,7 @@ def carried_sums(places: Places) -> Made:
         return
     if places.sizes["s"] != length or length**2 > PAIRS:
         return
-    call, token = problem._oracle_call, np.arange(length)
+    call, token = problem.oracle_call, np.arange(length)
     earlier = token < token[:, None] // chunk * chunk
 
     def weights() -> Real:
@@ -167,7 +167,7 @@ def _of_other_features(places: Places) -> Iterator[tuple[str, Callable[[], Real]
 def _scores(places: Places) -> Real:
     """Return products of queries and keys, of their features if there are some."""
     problem = places.entries.problem
-    scope, scale = problem.scope, problem._oracle_call.scale
+    scope, scale = problem.scope, problem.oracle_call.scale
 
     def products() -> Real:
         query, key = places.inputs["query"], places.inputs["key"]

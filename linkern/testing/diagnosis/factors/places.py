@@ -12,22 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.influence.maps import Index, InfluenceMap, Real
+from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
 
-__all__ = ["LEAST", "Places", "level_of", "places_of"]
+__all__ = ["LEAST_LOG", "Places", "level_of", "places_of"]
 
 # The logarithm of a decay to zero, and of a factor that is zero.
-LEAST = -1e4
+LEAST_LOG = -1e4
 # No token.
 NOWHERE = -9
-_CHANNELS = {
-    "k": "key channel",
-    "v": "value channel",
-    "m": "slot",
-    "l": "level",
-    "p": "pair of channels",
-    "r": "rank",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +154,7 @@ class Places:
 def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
     """Return the places of the entries of a map, of chunks of a size if it is known."""
     problem, known = entries.problem, entries.coordinates
-    operator, meant = problem.scope.operator, problem._oracle_call.meant
+    operator, meant = problem.scope.operator, problem.oracle_call.meant
     inputs = {name: make(meant) for name, make in operator.defaults.items()}
     inputs |= {name: x for name, x in meant.items() if x is not None}
     letters = dict.fromkeys(inputs, "g") | {x.name: x.axes for x in operator.inputs}
@@ -171,7 +163,7 @@ def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
         inputs["log_decay"] = inputs["dt"][..., None, :] * rate[:, None]
         letters["log_decay"] = "bgtkv"
     if "log_decay" in inputs:
-        inputs["log_decay"] = np.maximum(inputs["log_decay"], LEAST)
+        inputs["log_decay"] = np.maximum(inputs["log_decay"], LEAST_LOG)
     axes = {name: letters[name][-x.ndim :] for name, x in inputs.items()}
     sizes = problem.sizes
     groups = sizes["g"] // max(sizes["h"], 1)
@@ -183,7 +175,7 @@ def places_of(entries: InfluenceMap, chunk: int | None) -> Places:
     key = source * micro + known.get("micro-step", 0)
     head = known.get("head", none)
     index = {"b": known.get("batch", none), "g": head, "h": head // groups}
-    index |= {x: known[name] for x, name in _CHANNELS.items() if name in known}
+    index |= {x: known[name] for x, name in AXES.items() if name in known}
     levels = any("l" in letters for letters in axes.values())
     if levels and "source" in known and "span" not in known:
         index.setdefault("l", level_of(np.where(source < 0, 0, row ^ source)))

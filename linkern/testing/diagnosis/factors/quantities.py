@@ -27,15 +27,14 @@ ANOTHER, COMPOSED = 2.0, 1.0
 SUMMED = "over channels"
 # Key channels of a tile, the first of which may be taken for those of all.
 TILES = (16, 32, 64)
-# The product that a token takes of a channel of the memory, or adds if it has an `a`.
-_ERASED: Mapping[str, str] = {
-    "gdn2": "erase_gate key key",
-    "comba": "beta key auxiliary_key",
-    "iplr": "a b",
-    "dplr": "a b",
-    "rwkv7": "removal_rate removal_key removal_key",
-}
-_ERASED_BESIDES_DECAY = ("comba", "dplr", "rwkv7")
+# The product that a token takes of a channel of the memory, or adds if it has an `a`:
+# the first of which an operator has all inputs.
+_ERASED = (
+    "erase_gate key key",
+    "beta key auxiliary_key",
+    "a b",
+    "removal_rate removal_key removal_key",
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +99,7 @@ def _counts(places: Places) -> Made:
     """Yield the numbers that entries of a map share, and numbers of tokens."""
     row, sizes, chunk = places.row.astype(float), places.sizes, places.chunk
     source = np.where(places.source < 0, np.nan, places.source)
-    shared = {"scale": places.entries.problem._oracle_call.scale, "chunk": chunk}
+    shared = {"scale": places.entries.problem.oracle_call.scale, "chunk": chunk}
     shared |= {letter.upper(): sizes[letter] for letter in "kvt"}
     if chunk is not None:
         shared["tokens of padding"] = -sizes["t"] % chunk
@@ -235,11 +234,12 @@ def _kept(places: Places) -> Iterator[Field]:
         x = x if x.ndim == 4 else x[..., None]
         return np.repeat(x, places.groups if "h" in places.axes.get(name, "") else 1, 1)
 
-    names = _ERASED.get(operator.name, "beta key key").split()
+    known = (x for x in _ERASED if {*x.split()} <= {*operator.names})
+    names = next(known, "beta key key").split()
     words = [name + "^2" * (names.count(name) > 1) for name in dict.fromkeys(names)]
     sign, minus = (-1, "+") if "a" in names else (1, "-")
     erased = sign * np.asarray(math.prod(expanded(name) for name in names))
-    decays = operator.name in _ERASED_BESIDES_DECAY and "log_decay" in places.inputs
+    decays = operator.early_erase and "log_decay" in places.inputs
     left = np.exp(expanded("log_decay")) if decays else np.ones(())
     text = f"({'exp(log decay)' if decays else 1} {minus} {' '.join(words)})"
     logs = at_least(left - erased)

@@ -126,6 +126,8 @@ SIGNS: dict[str, Callable[[Index, int], Flags]] = {
     "<": np.less,
     "==": np.equal,
 }
+# Keys of the data of an atom by its sign.
+WORDS = {">=": "at_least", "<": "below", "==": "equal"}
 
 
 # Coordinates that are 1 or 0.
@@ -133,8 +135,6 @@ FLAGS = ("beyond", "behind", "not square", AFTER_AN_EMPTY_ONE)
 
 # The result that is square in some calls.
 MEMORY = "final state"
-# The same for programs.
-WORDS = {">=": "at_least", "<": "below", "==": "equal"}
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,6 @@ class Atom:
         Coordinates that it is about.
     chunk : int, optional
         The chunk size that it names.
-    first : tuple of str and int
-        The coordinate and the number from which on it holds.
     measure : callable, optional
         Returns the quantities of a map, where the statement is about one of them.
     data : mapping
@@ -168,7 +166,6 @@ class Atom:
     test: Callable[[Places], Flags] = field(repr=False, compare=False)
     axes: tuple[str, ...] = field(default=(), compare=False)
     chunk: int | None = None
-    first: tuple[str, int] = field(default=("", 0), compare=False)
     measure: Measure | None = field(default=None, repr=False, compare=False)
     data: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -299,7 +296,7 @@ def bits(number: int) -> float:
     return min(odd, math.log2(number) + 4)
 
 
-def _simplest(low: int, high: int, shift: int = 0) -> int:
+def _simplest(low: int, high: int, shift: int) -> int:
     """Return the number above `low`, up to `high`, of the fewest bits.
 
     The bits are those of the number or, with a shift of 1, of the one before.
@@ -398,7 +395,7 @@ def interval(name: str, sign: str, n: int) -> Atom:
     axis = name.removeprefix("left ")
     kind = "left" if axis != name else name
     number = n - 1 if kind == "left" and sign != "==" else abs(n)
-    phrases = PHRASES.get("ahead" if (name, n < 0) == ("back", True) else kind)
+    phrases = PHRASES.get("ahead" if name == "back" and n < 0 else kind)
     text, cost = (phrases or PHRASES[""])[list(SIGNS).index(sign)]
     cost += bits(number)
     if name in BOUNDED:
@@ -411,11 +408,10 @@ def interval(name: str, sign: str, n: int) -> Atom:
         x = known[axis]
         x = x if axis == name else known[f"end of {axis}"] - x
         inside = SIGNS[sign](x, n)
-        return (
-            inside & (x >= 0) if (kind, sign, n > 0) == ("back", "<", True) else inside
-        )
+        if kind == "back" and sign == "<" and n > 0:
+            inside = inside & (x >= 0)
+        return inside
 
-    first = (name, n) if sign == ">=" else ("", 0)
     data = {"of": axis, WORDS[sign]: n}
     data |= {"counted": "from the end"} if axis != name else {}
-    return Atom(text, cost, test, (axis,), first=first, data=data)
+    return Atom(text, cost, test, (axis,), data=data)

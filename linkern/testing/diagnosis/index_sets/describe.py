@@ -31,7 +31,7 @@ from linkern.testing.diagnosis.index_sets.search import (
 )
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap
 
-__all__ = ["IndexSet", "corner", "describe", "is_certain", "misfit"]
+__all__ = ["corner", "describe", "is_certain", "misfit"]
 
 # Wrong entries, and right ones, by which sets are searched.
 SAMPLE, FEW = 4_000, 1_500
@@ -103,7 +103,7 @@ def describe(
     maps : sequence of InfluenceMap
         Maps of one tensor, of several problems: a set has to explain all of them.
     quantities : callable, optional
-        Returns logarithms of quantities of a map. They are consulted where places
+        Returns quantities of a map by their names. They are consulted where places
         alone do not describe the entries.
     pure : bool
         Rather leave wrong entries out than say a set with right ones.
@@ -158,7 +158,7 @@ def _off(chosen: IndexSet) -> float:
 
 def _instances(maps: Sequence[InfluenceMap]) -> int:
     """Return how many tokens, or pairs of them, are wrong in calls of some lengths."""
-    codes = []
+    seen: set[tuple[int, ...]] = set()
     for x in maps:
         names = (*TOKENS, "earlier token")
         named = [k for k in names if k in x.coordinates]
@@ -169,10 +169,9 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
         axes = [x.coordinates[k][x.wrong] for k in named]
         if not axes:
             return sum(int(y.wrong.sum()) for y in maps)
-        codes.append(
-            x.problem.shape.length + sum(y << 20 * k for k, y in enumerate(axes, 1))
-        )
-    return len(np.unique(np.concatenate(codes)))
+        places = np.unique(np.stack(axes), axis=1).T.tolist()
+        seen |= {(x.problem.shape.length, *place) for place in places}
+    return len(seen)
 
 
 def _of_wrong_calls(maps: Sequence[InfluenceMap]) -> list[InfluenceMap]:
@@ -219,8 +218,9 @@ def _on_chunk(table: Table, atoms: tuple[Atom, ...]) -> tuple[Atom, ...]:
         ((a.chunk, a.axes[0]) for a in atoms if a.chunk and a.axes), (0, "")
     )
     for atom in atoms:
-        name, _ = atom.first
-        if size and name in ("row", "source", "length"):
+        name = atom.data.get("of", "")
+        begins = "at_least" in atom.data and "counted" not in atom.data
+        if size and begins and name in ("row", "source", "length"):
             later = interval(axis if name == "length" else name, ">=", size)
             others = tuple(later if x is atom else x for x in atoms)
             if (inside_of(table, others) == inside_of(table, atoms)).all():
