@@ -995,6 +995,12 @@ def test_a_gradient_of_a_state_without_the_decay_of_the_first_token(op):
     assert diagnosis.by_what == words
 
 
+def squares_that_overflow(query, key, value):
+    """Return outputs that are NaN where keys are above 1e19, and else are right."""
+    large = np.square(key, dtype=np.float32).sum(axis=(-1, -2))[..., None, None]
+    return linkern.linear_attention(query, key, value).output + 0 * large
+
+
 class ReadsOutOfBounds(InProcess):
     """A target whose calls read past the end of an argument."""
 
@@ -1008,6 +1014,7 @@ class ReadsOutOfBounds(InProcess):
     [
         (linkern.linear_attention, "^a load goes past the end of `h0`$"),
         (lambda q, k, v: 0 * v + np.nan, "^a load goes past the end of `h0`$"),
+        (squares_that_overflow, "^a load goes past the end of `h0`$"),
         (lambda q, k, v: v, ".; besides, a load goes past the end of `h0`$"),
     ],
 )

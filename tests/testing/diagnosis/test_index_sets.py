@@ -9,7 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from linkern.testing.diagnosis.index_sets.atoms import interval, interval_atoms
-from linkern.testing.diagnosis.index_sets.describe import corner, describe, misfit
+from linkern.testing.diagnosis.index_sets.describe import (
+    _instances,
+    corner,
+    describe,
+    misfit,
+)
 from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import INITIAL_STATE, InfluenceMap
 from linkern.testing.influence.scenes import Sources
@@ -577,3 +582,13 @@ def test_statements_are_told_to_programs_with_their_numbers():
     weight = np.where(np.isin(known["head"], (1, 3)), -1.0, 1.0)
     data = [atom.data for _, atom in interval_atoms(known, weight)]
     assert {"of": "head", "values": [1, 3]} in data
+
+
+def test_places_that_differ_in_their_last_coordinate_are_two():
+    one = blank(24)
+    wrong = (one.coordinates["row"] == 5) & (one.coordinates["source"] == 2)
+    written = np.zeros(wrong.shape, np.int64)
+    written[wrong] = [3, 19, 3, 19]  # in two batch entries, of two heads
+    places = {**one.coordinates, "written": written}
+    measured = np.where(wrong, 2.0, one.measured)
+    assert _instances([replace(one, measured=measured, coordinates=places)]) == 2

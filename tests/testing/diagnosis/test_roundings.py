@@ -307,6 +307,22 @@ def test_a_state_of_few_bits_shows_behind_outputs_of_few_bits():
     assert observed.sentence.startswith("the state is rounded to 8 bits")
 
 
+@pytest.mark.parametrize(
+    ("tensor", "told"),
+    [("final normalizer", True), ("gradient of key", False), ("output", True)],
+)
+def test_results_of_narrow_inputs_have_bits_of_their_own(tensor, told):
+    """States are kept in float32, outputs as declared, gradients as the inputs."""
+    scope = of(CORRECT["quadratic"])[1]
+    contract = replace(scope.contract, output_dtype="float32")
+    scope = replace(scope, dtype="bfloat16", contract=contract)
+    exact = np.random.default_rng(0).uniform(1, 2, 500)
+    stored = a_map(np.rint(exact * 128) / 128, exact)
+    stored.tensor = tensor
+    said = rounded_result([stored], "", scope)
+    assert (said is not None) == told
+
+
 @pytest.mark.parametrize(("larger", "told"), [(12, True), (20, False)])
 def test_few_errors_of_one_sign_are_chance_and_all_are_not(larger, told):
     few = map_of(dense("simple_gla"))
