@@ -56,7 +56,9 @@ EXCHANGED = {
 }
 # Factors of features that are products of channels: of queries, and of keys.
 FACTORS = "factors of products"
-LACKING = {"queries and keys": (0, 1), "queries": (0,), "keys": (1,)}
+FACTORS_OF = {"queries and keys": (0, 1), "queries": (0,), "keys": (1,)}
+# A kernel may leave them out, or have their squares, which are those of scores.
+POWERS = {0: "1 in place of {}", 2: "the squares of {}"}
 
 
 def other_parts(
@@ -86,10 +88,11 @@ def other_parts(
         if [x.shape for x in parts[one]] == [x.shape for x in parts[other]]:
             text = f"{EXCHANGED[one]} in place of {EXCHANGED[other]}"
             yield text, partial(_with_part, other, partial(_of_part, one))
-    for words, lacking in LACKING.items() if FACTORS in parts else ():
-        text = f"1 in place of the {FACTORS} of channels of {words}"
-        made = partial(_without_factors, lacking)
-        yield text, partial(_with_part, FACTORS, made)
+    for words, chosen in FACTORS_OF.items() if FACTORS in parts else ():
+        for power, other in POWERS.items():
+            text = other.format(f"the {FACTORS} of channels of {words}")
+            made = partial(_to_power, power, chosen)
+            yield text, partial(_with_part, FACTORS, made)
 
 
 def _words(part: str) -> str:
@@ -215,11 +218,14 @@ def _of_part(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
     return [_in_place(one.tape, x.value, x) for x in recorded(call, one)[part]]
 
 
-def _without_factors(
-    lacking: tuple[int, ...], call: OracleCall, one: Call
+def _to_power(
+    power: int, places: tuple[int, ...], call: OracleCall, one: Call
 ) -> Iterable[Node]:
     nodes = recorded(call, one)[FACTORS]
-    return [one.tape.constant(1.0) if n in lacking else x for n, x in enumerate(nodes)]
+    return [
+        one.tape.constant(x.value**power) if n in places else x
+        for n, x in enumerate(nodes)
+    ]
 
 
 def _in_place(tape: Tape, x: Real, node: Node) -> Node:

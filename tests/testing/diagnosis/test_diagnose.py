@@ -137,6 +137,28 @@ def test_gradients_that_are_not_finite_are_so_for_some_lengths(is_lost, said):
     assert diagnosed(kernel, "simple_gla").sentence.split("; the exact")[0] == said
 
 
+def test_a_feature_in_place_of_its_slope_is_named():
+    """The slope of elu below 0 is exp(x): taken for elu(x), it lacks a 1."""
+
+    def kernel(query, key, value):
+        return linkern.linear_attention(query, key, value).output
+
+    def vjp(query, key, value, output_cotangent):
+        inputs = (query, key, value)
+        _, pull = linkern.vjp(linkern.linear_attention, *inputs)
+        gradients = dict(pull(output_cotangent))
+        for name, x in (("query", query), ("key", key)):
+            below = np.minimum(x, 0)
+            wrong = np.where(x < 0, np.expm1(below) / np.exp(below), 1)
+            gradients[name] = gradients[name] * wrong.astype(x.dtype)
+        return gradients
+
+    kernel.vjp = vjp
+    cause = diagnosed(kernel)
+    assert cause.by_what == "(feature of the query - 1) / slope of the feature map"
+    assert cause.where == "where query[row] is below 0"
+
+
 def gradient_of_a_shared_key_with_a_decay():
     """Simple GLA in which each head of values has its decay in the gradient of keys."""
 

@@ -72,6 +72,14 @@ def of_based(call: OracleCall) -> Any:
     return weights @ value / weights.sum(axis=-1, keepdims=True)
 
 
+def of_based_twice(call: OracleCall) -> Any:
+    """Have the factors of both features in that of the query."""
+    inputs = inputs_of(call)
+    x = call.scale * (inputs["query"] @ inputs["key"].mT)
+    weights = np.tril(1 + x + x**2 / 2 / np.sqrt(2))
+    return weights @ inputs["value"] / weights.sum(axis=-1, keepdims=True)
+
+
 def of_momentum(call: OracleCall) -> Any:
     """Erase by what the memory was before its decay."""
     inputs = inputs_of(call)
@@ -134,6 +142,11 @@ def of_preconditioned(call: OracleCall) -> Any:
             "based",
             "1 in place of the factors of products of channels of keys",
             of_based,
+        ),
+        (
+            "based",
+            "the squares of the factors of products of channels of queries",
+            of_based_twice,
         ),
         (
             "momentum_delta_rule",

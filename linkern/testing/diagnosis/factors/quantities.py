@@ -139,12 +139,14 @@ def _of_features(places: Places) -> Made:
         x, token = places.inputs[name], places.row if name == "query" else places.key
         feature_map = scope.query_map if name == "query" else scope.key_map
         slope = feature_map.pullback(x, np.ones(x.shape))
-        for words, made in (
-            ("slope of the feature map", slope),
-            (f"feature of the {name}", feature_map.value(x)),
+        feature = feature_map.value(x)
+        for words, cost, made in (
+            ("slope of the feature map", 2.0, slope),
+            (f"feature of the {name}", 2.0, feature),
+            (f"(feature of the {name} - 1)", 4.0, feature - 1),
         ):
             values = places.at(made, places.axes[name], token)
-            yield words, 2.0, partial(log_of, values)
+            yield words, cost, partial(log_of, values)
 
 
 def _of_inputs(places: Places) -> Made:
