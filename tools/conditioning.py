@@ -1,6 +1,7 @@
 """Measure condition numbers of gradients, and write `docs/conditioning.md`.
 
     python tools/conditioning.py
+    python tools/conditioning.py --check
 
 With a condition number c, rounding the inputs to a precision u changes the result by up
 to c u of its size. Any further error is that of the kernel: the page shows both, for
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from pages import write_or_compare
 
 import linkern
 from linkern.oracle import OPERATORS, condition
@@ -106,12 +108,11 @@ def row(name: str, strength: float) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def main() -> int:
-    """Write the page."""
+def page() -> str:
+    """Return the page."""
     lines = [row(name, strength) for name in NAMES for strength in STRENGTHS]
-    PAGE.write_text(TEXT + "\n".join(lines) + "\n", encoding="utf-8")
-    return 0
+    return TEXT + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_compare(PAGE, page, __doc__))

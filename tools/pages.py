@@ -11,7 +11,9 @@ __all__ = ["write_or_compare"]
 
 def write_or_compare(path: Path, page: Callable[[], str], about: str | None) -> int:
     """Write a page; with ``--check`` say how it differs, and return 1 if it does."""
-    parser = argparse.ArgumentParser(description=about)
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     text = page()

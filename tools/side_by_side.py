@@ -1,12 +1,14 @@
 """Judge the planted defects by linkern and by the rules of other projects.
 
     python tools/side_by_side.py    # measure, and write `docs/side-by-side.md`
+    python tools/side_by_side.py --check
 
 Needs ml_dtypes, and gpucheck for its column: that is a plug-in of pytest, so it is best
 kept in an environment of its own.
 """
 
 import platform
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import conventional
 from other_rules import AVAILABLE, RULES
+from pages import write_or_compare
 
 import linkern
 from linkern.testing import Contract, Plan, run
@@ -266,10 +269,5 @@ def _row(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def main() -> None:
-    """Measure, and write the page."""
-    PAGE.write_text(page(measured()), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(write_or_compare(PAGE, lambda: page(measured()), __doc__))
