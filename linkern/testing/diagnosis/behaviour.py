@@ -6,26 +6,23 @@ asked after them explains a target whose maps are right.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Collection
-from contextlib import suppress
-from dataclasses import replace
-from functools import lru_cache, partial
 
 import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.checks.packed import not_packed
 from linkern.testing.diagnosis.broken_laws import broken_law
+from linkern.testing.diagnosis.calm import SIZES, calm_call
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.histories import agrees, is_right, kept_between_calls
-from linkern.testing.diagnosis.sizes import CHUNKS, in_words
+from linkern.testing.diagnosis.finiteness import not_finite
+from linkern.testing.diagnosis.histories import agrees, kept_between_calls
+from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.diagnosis.slopes import slope_at_zero
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.gates import with_decays
-from linkern.testing.problems.generators import real_problem, with_cotangent
+from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes, nearest_shape
 from linkern.testing.target.process import Target
@@ -34,8 +31,6 @@ from linkern.testing.target.protocol import Call, in_float64
 __all__ = [
     "Observe",
     "adds_up",
-    "not_finite",
-    "not_finite_tails",
     "observed_after",
     "observed_before",
     "refused",
@@ -43,8 +38,6 @@ __all__ = [
 ]
 
 Observe = Callable[[Target, Scope], Diagnosis | None]
-# Batch, heads, length, key and value dimension: no two axes are of one size.
-SIZES = (2, 3, 47, 4, 5)
 # Sizes of one axis each, which calls try one after the other; the first two alone
 # where each shape is compiled.
 LONG = (100, 128, 130, 192, 256)
@@ -56,8 +49,6 @@ TRIED = {
     "batch sizes": (0, (1, 2, 3, 4)),
 }
 REFUSED = (1, 2, 17, 4, 5)
-# Several chunks, of all usual sizes.
-LONG_SIZES = (1, 2, 300, 4, 5)
 # The most features and numbers of the memory in a call that tries a size: of products
 # of channels, a kernel or the oracle may hold many times as many.
 MOST_NUMBERS = 2**20
@@ -67,14 +58,8 @@ SWAPPED = (
     ("output_transposed", "last two axes", (-2, -1)),
     ("output_layout_swapped", "axes of heads and tokens", (1, 2)),
 )
-# How far inputs are scaled, in powers of two, and steps between two powers.
-FURTHEST, STEPS = 20, 16
-# Log-decays of all tokens: the first that a target takes is proposed as its floor.
-FLOORS = (-1e4, -100.0, -20.0, -5.0, -1.0)
 # Multiple of rounding by which wrong outputs may differ from their sum.
 SLACK = 16.0
-# Numbers that each dtype can hold.
-LARGEST = dict.fromkeys(SIGNIFICAND_BITS, 3e38) | {"float16": 6e4}
 # Kinds of problems with features, and with gates.
 FEATURES, GATES = ("normal", "uniform", "constant"), ("mild", "typical", "strong")
 
@@ -117,18 +102,9 @@ def _first(
     return None
 
 
-@lru_cache(maxsize=32)
-def _problem(scope: Scope, sizes: Sizes = SIZES) -> Problem:
-    """Return calm inputs of about these sizes, made once for all who ask."""
-    kind = "normal" if scope.operator.feature_map else "mild"
-    rng = np.random.default_rng(0)
-    made = real_problem(scope, nearest_shape(scope, sizes), kind, "normal", rng)
-    return with_cotangent(made, rng)
-
-
 def _form(target: Target, scope: Scope) -> Diagnosis | None:
     """Observe outputs of another type, or with their axes in another order."""
-    problem = _problem(scope)
+    problem = calm_call(scope)
     reply = target.call(Call(problem.inputs))
     if reply.output is None:
         sentence = f"returns {reply.kind} instead of an array"
@@ -164,7 +140,7 @@ def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
             wanted = (b, h, t, k, v)
             if _too_large(scope, wanted):
                 continue
-            problem = _problem(scope, wanted)
+            problem = calm_call(scope, wanted)
             actual = getattr(problem.shape, AXES[axis])
             tried.add(actual)
             try:
@@ -194,131 +170,6 @@ def _too_large(scope: Scope, sizes: Sizes) -> bool:
     return max(shape.length, shape.keys) * features + memory > MOST_NUMBERS
 
 
-def not_finite(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe how large an input is at which the output is no longer finite."""
-    problem = _problem(scope)
-    powers = range(FURTHEST * STEPS + 1)
-    for name in ("log_decay", "key", "query", "value", "slots"):
-        if name not in problem.inputs:
-            continue
-        scaled = partial(_scaled, problem, name)
-        first = bisect_left(powers, True, key=lambda n: not _finite(target, scaled(n)))
-        if first == len(powers) and name == "log_decay":
-            forgotten = _not_finite_after_reset(target, problem)
-            if forgotten is not None:
-                return forgotten
-        if first in (0, len(powers)) or not _is_expected_finite(scaled(first)):
-            continue
-        high, low = (
-            abs(scaled(n).inputs[name].astype(float)) for n in (first, first - 1)
-        )
-        sign = "-" if name == "log_decay" else ""
-        sentence = (
-            f"returns {_not_finite_kind(target, scaled(first))} where {name} reaches "
-            f"{sign}{high.max():.3g} (finite at {sign}{low.max():.3g}); "
-            "the exact output is finite"
-        )
-        floor = _floor(target, scope) if name == "log_decay" else ()
-        return Diagnosis("not_finite", sentence, np.inf, floor)
-    return None
-
-
-def not_finite_tails(target: Target, scope: Scope, name: str) -> Diagnosis | None:
-    """Observe for which lengths a gradient is finite: those without a tail alone.
-
-    A backward pass divides by the rows of its padding, whose denominators are 0.
-    """
-
-    def is_finite(length: int) -> bool:
-        problem = _problem(scope, (1, 2, length, 4, 5))
-        reply = target.call(Call(problem.inputs, cotangent=problem.cotangent))
-        gradients = dict(zip(problem.inputs, reply.gradients or (), strict=False))
-        return bool(np.isfinite(gradients.get(name, np.nan)).all())
-
-    chunk = next(filter(is_finite, CHUNKS), None)
-    if chunk is None or not is_finite(2 * chunk) or is_finite(2 * chunk + 1):
-        return None
-    stage, where = f"gradient of {name}", f"lengths that are no multiple of {chunk}"
-    sentence = (
-        f"the {stage} is not finite where the length is no multiple of {chunk}; the "
-        "exact one is finite"
-    )
-    return Diagnosis("not_finite", sentence, np.inf, stage=stage, where=where)
-
-
-def _not_finite_after_reset(target: Target, problem: Problem) -> Diagnosis | None:
-    """Observe outputs that are not finite after a token that forgets everything."""
-    axis = problem.scope.operator.input("log_decay").token_axis
-    if axis is None or not _can_declare_a_floor(problem.scope):
-        return None
-    log_decay = problem.inputs["log_decay"].copy()
-    np.moveaxis(log_decay, axis, 0)[:: max(problem.length // 3, 1)] = -np.inf
-    reset = problem.with_inputs(log_decay=log_decay)
-    if _finite(target, reset) or not _is_expected_finite(reset):
-        return None
-    sentence = (
-        f"returns {_not_finite_kind(target, reset)} where log_decay is -inf; "
-        "the exact output is finite"
-    )
-    floor = _floor(target, problem.scope)
-    return Diagnosis("not_finite", sentence, np.inf, floor)
-
-
-def _floor(target: Target, scope: Scope) -> tuple[str, ...]:
-    """Return the declaration of the strongest decay at all tokens that is right."""
-    if not _can_declare_a_floor(scope):
-        return ()
-    problems = [_problem(scope, LONG_SIZES)]
-    if scope.dtype == "float64":  # A floor holds in float32 as well, if that is taken.
-        narrow = _problem(replace(scope, dtype="float32"), LONG_SIZES)
-        with suppress(TargetRaised):
-            target.call(Call(narrow.inputs))
-            problems.append(narrow)
-    for floor in FLOORS:
-        if all(_is_right_at(target, problem, floor) for problem in problems):
-            return (f"decay_floor={floor:g}",)
-    return ()
-
-
-def _is_right_at(target: Target, problem: Problem, floor: float) -> bool:
-    """Return True if the output is right where all log-decays are at a floor."""
-    decays = np.full(problem.inputs["log_decay"].shape, floor)
-    return is_right(target, with_decays(problem, decays))
-
-
-def _can_declare_a_floor(scope: Scope) -> bool:
-    """Return True for log-decays that may be -inf."""
-    contract = scope.contract
-    return contract.decay_form == "log" and contract.decay_floor == -np.inf
-
-
-def _not_finite_kind(target: Target, problem: Problem) -> str:
-    output = target.call(Call(problem.inputs)).output
-    return "NaN" if np.isnan(np.asarray(output)).any() else "an infinity"
-
-
-def _scaled(problem: Problem, name: str, steps: int) -> Problem:
-    """Return a problem with one input times a power of two, within its floor."""
-    x = problem.inputs[name]
-    low, high = -LARGEST[problem.scope.dtype], LARGEST[problem.scope.dtype]
-    if name == "log_decay":
-        low = max(low, problem.scope.contract.decay_floor)
-    scaled = np.clip(x.astype(np.float64) * 2.0 ** (steps / STEPS), low, high)
-    return problem.with_inputs(**{name: scaled.astype(x.dtype)})
-
-
-def _finite(target: Target, problem: Problem) -> bool:
-    output = target.call(Call(problem.inputs)).output
-    return output is None or bool(np.isfinite(output).all())
-
-
-def _is_expected_finite(problem: Problem) -> bool:
-    exact = problem.solve()
-    with np.errstate(all="ignore"):
-        sizes = abs(exact.output) + exact.bound
-        return bool((sizes < LARGEST[problem.scope.output_dtype]).all())
-
-
 def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
     """Observe outputs that are wrong for numbers drawn in some ways alone."""
     kinds = FEATURES if scope.operator.feature_map else GATES
@@ -344,7 +195,7 @@ def refused(target: Target, scope: Scope) -> Diagnosis | None:
     It raises, or returns an output of another shape.
     """
     contract, calls = scope.contract, list[tuple[str, str, Call]]()
-    problem = _problem(scope, REFUSED)
+    problem = calm_call(scope, REFUSED)
     if not contract.shortest:
         calls.append(("no token", "min_length=1", Call(problem.prefix(0).inputs)))
     each = contract.length_multiple_of
@@ -352,7 +203,7 @@ def refused(target: Target, scope: Scope) -> Diagnosis | None:
         asking = Call(problem.inputs, wants_state=True)
         calls.append(("a call for its final state", "takes_state=false", asking))
         first = each * math.ceil(max(contract.shortest, 1) / each)
-        parts = _problem(scope, (1, 2, 2 * first, 4, 5))
+        parts = calm_call(scope, (1, 2, 2 * first, 4, 5))
         if parts.length == 2 * first:
             words = "a call with the state that it returned"
             going_on = Call(parts.inputs, cuts=(first,))
@@ -416,7 +267,7 @@ def adds_up(target: Target, scope: Scope, names: Collection[str]) -> bool:
     in it have no weights, and what holds of impulses alone explains nothing. Calls have
     the inputs of some names.
     """
-    name, whole = carrier(scope), _problem(scope)
+    name, whole = carrier(scope), calm_call(scope)
     whole = whole.without(*({*whole.inputs} - {*names}))
     x = whole.inputs[name]
     odd = np.arange(x.shape[2])[:, None] % 2 == 1
@@ -435,7 +286,7 @@ def adds_up(target: Target, scope: Scope, names: Collection[str]) -> bool:
 
 def _dtype(target: Target, scope: Scope) -> Diagnosis | None:
     """Observe an output of another dtype."""
-    dtype = target.call(Call(_problem(scope).inputs)).dtype
+    dtype = target.call(Call(calm_call(scope).inputs)).dtype
     if dtype == scope.output_dtype:
         return None
     sentence = f"returns {dtype} instead of {scope.output_dtype}"

@@ -12,12 +12,11 @@ import numpy as np
 from linkern.testing.checks import CHECKS
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import NOT_FINITE, Tally, Violation
+from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.errors import DoesNotApply
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 
 __all__ = ["broken_law", "reported_law"]
@@ -83,9 +82,7 @@ def broken_law(target: Target, scope: Scope) -> Diagnosis | None:
     TargetDied
         If the target crashed or hung.
     """
-    kind = "normal" if scope.operator.feature_map else "mild"
-    rng = np.random.default_rng(0)
-    problem = real_problem(scope, nearest_shape(scope, SIZES), kind, "normal", rng)
+    problem = calm_problem(scope, SIZES)
     step = scope.contract.length_multiple_of
     cut = -(-CUT // step) * step
     problem = problem.told(cuts=(cut,) * (cut < problem.length), **KNOBS)

@@ -13,14 +13,13 @@ from itertools import combinations
 
 import numpy as np
 
+from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule, untold
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.diagnosis.states_read import Seen, fits
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
@@ -190,8 +189,7 @@ def other_chunk(target: Target, scope: Scope) -> Factor | None:
         return None
     seen: list[Seen] = []
     for seed in SEEDS:
-        shape, rng = nearest_shape(scope, SIZES), np.random.default_rng(seed)
-        problem = real_problem(scope, shape, "mild", "normal", rng)
+        problem = calm_problem(scope, SIZES, np.random.default_rng(seed))
         output = target.call(Call(problem.inputs)).output
         if output is None or output.shape != problem.solve().output.shape:
             return None

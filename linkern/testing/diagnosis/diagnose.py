@@ -16,8 +16,6 @@ import numpy as np
 from linkern.testing.diagnosis.behaviour import (
     Observe,
     adds_up,
-    not_finite,
-    not_finite_tails,
     observed_after,
     observed_before,
     refused,
@@ -30,6 +28,7 @@ from linkern.testing.diagnosis.declarations import (
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.diagnosis.factors.factor import Factor, holds
+from linkern.testing.diagnosis.finiteness import not_finite, not_finite_tails
 from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
 from linkern.testing.diagnosis.index_sets.atoms import interval
 from linkern.testing.diagnosis.index_sets.search import IndexSet

@@ -12,9 +12,9 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
+from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
@@ -115,9 +115,7 @@ def kept_between_calls(target: Target, scope: Scope) -> Diagnosis | None:
 def _schedule(scope: Scope) -> tuple[_Turn, ...]:
     """Return problems in turn, with what each has in common with those before it."""
     rng = np.random.default_rng(0)
-    kind = "normal" if scope.operator.feature_map else "mild"
-    shapes = [nearest_shape(scope, x) for x in (SIZES, SIZES, OTHER_SIZES)]
-    one, new, other = (real_problem(scope, x, kind, "normal", rng) for x in shapes)
+    one, new, other = (calm_problem(scope, x, rng) for x in (SIZES, SIZES, OTHER_SIZES))
     names = scope.operator.names
     variants = {"shape": new}
     variants |= {name: new.with_inputs(**{name: one.inputs[name]}) for name in names}
@@ -142,9 +140,8 @@ def _schedule(scope: Scope) -> tuple[_Turn, ...]:
         if other.shape != one.shape:
             turns += [_Turn(other), _Turn(variant)]
     for size, sizes in RESIZED.items() if not scope.few_shapes else ():
-        shape = nearest_shape(scope, sizes)
-        if shape != one.shape:
-            resized = real_problem(scope, shape, kind, "normal", rng)
+        if nearest_shape(scope, sizes) != one.shape:
+            resized = calm_problem(scope, sizes, rng)
             turns += [usual, _Turn(resized, resized=size)]
     takes_state = scope.interface.takes_state and one.length > CUT
     if takes_state and CUT % scope.contract.length_multiple_of == 0:

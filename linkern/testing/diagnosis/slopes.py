@@ -7,11 +7,12 @@ of all other inputs too, so no map of usual numbers shows it.
 import numpy as np
 
 from linkern.testing.checks.registry import any_of, no_gradients, no_slopes
+from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.diagnosis import Diagnosis
 from linkern.testing.diagnosis.sentences import hint, sentence
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem, with_cotangent
-from linkern.testing.problems.shapes import Sizes, nearest_shape
+from linkern.testing.problems.generators import with_cotangent
+from linkern.testing.problems.shapes import Sizes
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
@@ -32,8 +33,7 @@ def slope_at_zero(target: Target, scope: Scope) -> Diagnosis | None:
     if not scope.operator.feature_map or any_of(no_gradients, no_slopes)(scope):
         return None
     rng = np.random.default_rng(0)
-    shape = nearest_shape(scope, SIZES)
-    drawn = with_cotangent(real_problem(scope, shape, "normal", "normal", rng), rng)
+    drawn = with_cotangent(calm_problem(scope, SIZES, rng), rng)
     zeroed = {}
     for name in ("query", "key"):
         zeroed[name] = drawn.inputs[name].copy()

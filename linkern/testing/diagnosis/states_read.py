@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 import numpy as np
 
 from linkern.oracle.operator import Operator
+from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule, untold
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
-from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import Sizes, nearest_shape
+from linkern.testing.problems.shapes import Sizes
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
@@ -181,9 +181,7 @@ def state_read(target: Target, scope: Scope) -> Factor | None:
 @lru_cache(maxsize=8)
 def _problem(scope: Scope, sizes: Sizes) -> tuple[Problem, int]:
     """Return calm inputs of about these sizes, and where they are cut."""
-    kind = "normal" if scope.operator.feature_map else "mild"
-    rng = np.random.default_rng(0)
-    problem = real_problem(scope, nearest_shape(scope, sizes), kind, "normal", rng)
+    problem = calm_problem(scope, sizes)
     step = scope.contract.length_multiple_of
     return problem, min(-(-CUT // step) * step, problem.length)
 
