@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.index_sets.atoms import interval, interval_atoms, places
+from linkern.testing.diagnosis.index_sets.atoms import interval, interval_atoms
 from linkern.testing.diagnosis.index_sets.describe import (
     IndexSet,
     describe,
     is_certain,
 )
+from linkern.testing.diagnosis.index_sets.places import places
 from linkern.testing.diagnosis.localising import localise
 from linkern.testing.diagnosis.placing import shorter
 from tests.testing.diagnosis.test_index_sets import CAUSAL, blank, planted

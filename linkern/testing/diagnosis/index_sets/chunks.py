@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.index_sets.atoms import BEST, Atom, Places, Rated
+from linkern.testing.diagnosis.index_sets.atoms import BEST, Atom, Rated
 from linkern.testing.diagnosis.index_sets.coordinates import UNKNOWN
+from linkern.testing.diagnosis.index_sets.places import Places
 from linkern.testing.influence.maps import Flags, Real
 
 __all__ = ["chunk_atoms"]

@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from linkern.testing.diagnosis.index_sets.atoms import (
-    Atom,
-    Measure,
-    Places,
-    interval,
-    places,
-)
+from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, interval
 from linkern.testing.diagnosis.index_sets.columns import Columns
 from linkern.testing.diagnosis.index_sets.coordinates import TOKENS, UNKNOWN
 from linkern.testing.diagnosis.index_sets.evidence import holds_throughout
+from linkern.testing.diagnosis.index_sets.places import Places, places
 from linkern.testing.diagnosis.index_sets.search import (
     EXCEPTION,
     IndexSet,

@@ -13,11 +13,11 @@ from linkern.testing.diagnosis.index_sets.atoms import (
     BEST,
     Atom,
     Measure,
-    anywhere,
     interval_atoms,
 )
 from linkern.testing.diagnosis.index_sets.chunks import chunk_atoms
 from linkern.testing.diagnosis.index_sets.columns import Columns, beside
+from linkern.testing.diagnosis.index_sets.places import anywhere
 from linkern.testing.diagnosis.index_sets.thresholds import threshold_atoms
 from linkern.testing.influence.maps import Flags, Index, InfluenceMap, Real
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, Places, Rated
+from linkern.testing.diagnosis.index_sets.atoms import Atom, Measure, Rated
+from linkern.testing.diagnosis.index_sets.places import Places
 from linkern.testing.influence.maps import Flags, Real
 
 __all__ = ["threshold_atoms"]
