@@ -7,13 +7,12 @@ what its rows read of it, or in both.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache, partial, reduce
+from functools import partial, reduce
 from itertools import chain
 
 from linkern.oracle.calls import Call, joined
 from linkern.oracle.tape import Node, Tape
 from linkern.testing.diagnosis.parts import (
-    first_tokens,
     length_of,
     other_parts,
     recorded,
@@ -29,7 +28,6 @@ from linkern.testing.diagnosis.replacements import (
     scales,
     with_defaults,
 )
-from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
 __all__ = ["between_chunks"]
@@ -82,9 +80,7 @@ def _carried(
             changed = replace(changed, early_erase=other.operator.early_erase)
             # Programs are run for what is taken of them alone.
             reads = read and (first > 0 or call.initial_state is not None)
-            if first == 0 and not reads and one.tape.rounding is None:
-                output, state = _first_chunk(call, one, chunk)
-            elif not (handed and reads):
+            if not (handed and reads):
                 output, state = call.operator.program(exact)
             if reads:
                 output = _read(call, exact, other, changed)
@@ -94,21 +90,6 @@ def _carried(
         return reduce(partial(joined, one.tape, axis=-2), outputs), state
 
     return with_program(call, program)
-
-
-def _first_chunk(
-    call: OracleCall, one: Call, chunk: int
-) -> tuple[Node, tuple[Node, ...]]:
-    """Return output and state of the first chunk, which no candidate changes."""
-    output, state = _evaluated(call, min(chunk, length_of(call, one)))
-    return one.tape.constant(output), tuple(map(one.tape.constant, state))
-
-
-@lru_cache(maxsize=4)
-def _evaluated(call: OracleCall, tokens: int) -> tuple[Real, tuple[Real, ...]]:
-    """Return output and state of the first tokens, without their bounds."""
-    result = first_tokens(lambda x: x, tokens, call).evaluate()
-    return result.output, result.state
 
 
 def _read(call: OracleCall, exact: Call, other: OracleCall, changed: Call) -> Node:
