@@ -112,8 +112,7 @@ def _with_part(part: str, made: Made, call: OracleCall) -> OracleCall:
 
 def with_program(call: OracleCall, program: Program) -> OracleCall:
     """Return a call of the same operator by another program."""
-    other = replace(call, operator=replace(call.operator, program=program))
-    return meaning(other, call.meant)
+    return replace(call, operator=replace(call.operator, program=program))
 
 
 def with_nodes(program: Program, others: Mapping[str, Iterable[Node]]) -> Program:
@@ -219,11 +218,11 @@ def _of_part(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
 
 
 def _to_power(
-    power: int, places: tuple[int, ...], call: OracleCall, one: Call
+    power: int, chosen: tuple[int, ...], call: OracleCall, one: Call
 ) -> Iterable[Node]:
     nodes = recorded(call, one)[FACTORS]
     return [
-        one.tape.constant(x.value**power) if n in places else x
+        one.tape.constant(x.value**power) if n in chosen else x
         for n, x in enumerate(nodes)
     ]
 

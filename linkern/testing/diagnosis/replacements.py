@@ -490,7 +490,7 @@ def _first(kept: Callable[[int], int]) -> Change:
                 inputs[name] = x[(*(slice(None),) * axis, slice(stop))]
             else:
                 inputs[name] = x
-        return replace(call, inputs=inputs)
+        return replace(call, inputs=inputs, meanings=None)
 
     return changed
 
@@ -529,10 +529,5 @@ def _other_side(call: OracleCall) -> OracleCall:
 
 
 def meaning(call: OracleCall, inputs: Inputs) -> OracleCall:
-    """Return a call in which some inputs mean something else.
-
-    `dataclasses.replace` of it loses these meanings.
-    """
-    other = replace(call)
-    vars(other)["meant"] = {**call.meant, **inputs}
-    return other
+    """Return a call in which some inputs mean something else."""
+    return replace(call, meanings={**call.meant, **inputs})

@@ -60,6 +60,8 @@ class OracleCall:
         Whether every sum is of numbers that add up exactly.
     initial_state : tuple of array, optional
         The state before the first token, memory first; None for no earlier tokens.
+    meanings : dict of str to array, optional
+        The inputs as the oracle takes them, where these are others than declared.
     """
 
     operator: Operator
@@ -68,6 +70,7 @@ class OracleCall:
     inputs: dict[str, NDArray[Any]]
     exact: bool = False
     initial_state: tuple[Real, ...] | None = None
+    meanings: dict[str, Real | None] | None = None
 
     @property
     def precisions(self) -> Precisions:
@@ -113,6 +116,8 @@ class OracleCall:
     @cached_property
     def meant(self) -> dict[str, Real | None]:
         """The inputs as the oracle takes them."""
+        if self.meanings is not None:
+            return self.meanings
         meanings: dict[str, Real | None] = {}
         for name in self.operator.names:
             x = self.inputs.get(name)

@@ -164,8 +164,8 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
         axes = [x.coordinates[k][x.wrong] for k in named]
         if not axes:
             return sum(int(y.wrong.sum()) for y in maps)
-        places = np.unique(np.stack(axes), axis=1).T.tolist()
-        seen |= {(x.problem.shape.length, *place) for place in places}
+        distinct = np.unique(np.stack(axes), axis=1).T.tolist()
+        seen |= {(x.problem.shape.length, *place) for place in distinct}
     return len(seen)
 
 
