@@ -13,7 +13,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from linkern.testing.diagnosis.behaviour import (
+from linkern.testing.diagnosis.alternatives.chunked_erases import other_chunk
+from linkern.testing.diagnosis.alternatives.states_read import state_read
+from linkern.testing.diagnosis.behaviours.finiteness import not_finite, not_finite_tails
+from linkern.testing.diagnosis.behaviours.histories import (
+    OF_EARLIER_CALLS,
+    kept_between_calls,
+)
+from linkern.testing.diagnosis.behaviours.observed import (
     Observe,
     adds_up,
     observed_after,
@@ -21,21 +28,17 @@ from linkern.testing.diagnosis.behaviour import (
     refused,
     right_where_dense,
 )
-from linkern.testing.diagnosis.chunked_erases import other_chunk
+from linkern.testing.diagnosis.behaviours.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.declarations import (
     declarations,
     declarations_of_gradients,
 )
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.diagnosis.factors.factor import Factor, holds
-from linkern.testing.diagnosis.finiteness import not_finite, not_finite_tails
-from linkern.testing.diagnosis.histories import OF_EARLIER_CALLS, kept_between_calls
 from linkern.testing.diagnosis.index_sets.atoms import interval
 from linkern.testing.diagnosis.index_sets.search import IndexSet
 from linkern.testing.diagnosis.localising import Finding, localise
-from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.sentences import localised
-from linkern.testing.diagnosis.states_read import state_read
 from linkern.testing.errors import OutOfTime, TargetRaised
 from linkern.testing.influence.forward import STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from linkern.testing.diagnosis.alternatives.floors import other_floor
+from linkern.testing.diagnosis.alternatives.other_decays import other_decays
+from linkern.testing.diagnosis.alternatives.other_gradients import other_gradient
+from linkern.testing.diagnosis.alternatives.replaced_inputs import replaced
 from linkern.testing.diagnosis.erase_views import erased, read, written
 from linkern.testing.diagnosis.factors.explain import explain
 from linkern.testing.diagnosis.factors.factor import CLAMPS, Factor, holds
-from linkern.testing.diagnosis.floors import other_floor
 from linkern.testing.diagnosis.index_sets.search import EXACT, IndexSet
-from linkern.testing.diagnosis.other_decays import other_decays
-from linkern.testing.diagnosis.other_gradients import other_gradient
 from linkern.testing.diagnosis.placing import (
     MOST_WRONG,
     SPARED,
@@ -24,7 +25,6 @@ from linkern.testing.diagnosis.placing import (
     true_part,
     with_rest,
 )
-from linkern.testing.diagnosis.replaced_inputs import replaced
 from linkern.testing.diagnosis.views import View, beside_rows, lost, row_sums, steps
 from linkern.testing.influence.maps import InfluenceMap
 

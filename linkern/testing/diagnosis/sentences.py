@@ -3,9 +3,10 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 import numpy as np
 
@@ -180,59 +181,91 @@ def localised(
         chosen = [one.wrong for one in maps]
     else:
         chosen = [place.contains(one) & ~one.silent for one in maps]
-    kind, by_what = (factor.kind, factor.text) if factor else ("", "")
-    if not (factor or declaration) and place is not None and _is_zero(maps, chosen):
-        kind, by_what = "product", "0"
-    stage, where = maps[0].tensor, place.text if place else ""
-    if not (by_what or declaration) and _runs_backwards(maps):
-        kind, by_what = "moved", BACKWARDS
-        where = "everywhere"
-    if factor is not None and factor.where:
-        where = factor.where
-    # A declaration explains all that is wrong, wherever it is.
-    explained = factor is None and bool(declaration)
-    epsilon = _epsilon(maps[0].problem.scope, declaration)
-    if epsilon:
-        explained, kind, stage = True, "in the denominator", "output"
-        where, by_what = epsilon
-    elif CONSTANT in declaration:
-        explained, kind, by_what = True, "replaced", "a constant denominator"
-        where = "everywhere"
-    spared = place.spared if place is not None else 0.0
-    some_right = where == "everywhere" and not by_what and spared >= LEAST_SHARE
-    said = "most places" if some_right else where
-    words = [sentence(stage, said, by_what, kind)]
     wrong = [one.wrong & flags for one, flags in zip(maps, chosen, strict=True)]
-    if not by_what:
-        by_what = numbers(maps, wrong)
-        declared = f"right if `{' '.join(declaration)}` is declared"
-        words.append(declared if explained else by_what)
-    words += [] if explained else _origin(maps, wrong)
-    if place is not None and not explained:
-        shares = {
-            "of what is wrong lies elsewhere": place.missed,
-            "of all are right" if some_right else "of these places are right": spared,
-        }
-        words += [f"{x:.0%} {what}" for what, x in shares.items() if x >= LEAST_SHARE]
-    first = corner(maps)
-    told = _FROM_THE_END.search(where) is None and stage not in _sparse(maps)
-    if first is not None and first > 1 and told:
-        words.append(f"seen first at T={first}")
+    told = _told(maps, wrong, place, factor, declaration)
+    stage, where, by_what = told.stage, told.where, told.by_what or numbers(maps, wrong)
     shown = max(maps, key=lambda one: (_width(one), one.wrong.sum()))
+    is_place = place is not None and where == place.text
     return Diagnosis(
-        name_of(stage, by_what, kind),
-        "; ".join(words),
+        name_of(stage, by_what, told.kind),
+        "; ".join(_words(maps, wrong, place, told, declaration)),
         _ratio(factor, maps, chosen),
         declaration,
         stage,
         where,
         by_what,
-        place.alternatives if place and where == place.text and not explained else (),
+        place.alternatives if place and is_place and not told.explained else (),
         hint(stage, where, by_what),
         picture(shown, where, place.chunk if place else None),
-        places=place.data if place and where == place.text else (),
+        places=place.data if place and is_place else (),
         factor=factor.data if factor and by_what == factor.text else None,
     )
+
+
+class _Told(NamedTuple):
+    """Place and factor of a deviation, which a declaration may have explained."""
+
+    stage: str
+    where: str
+    by_what: str
+    kind: str
+    explained: bool = False
+
+
+def _told(
+    maps: Sequence[InfluenceMap],
+    wrong: Sequence[Flags],
+    place: IndexSet | None,
+    factor: Factor | None,
+    declaration: tuple[str, ...],
+) -> _Told:
+    """Return the place and the factor, or those that follow from numbers alone."""
+    stage, where = maps[0].tensor, place.text if place else ""
+    epsilon = _epsilon(maps[0].problem.scope, declaration)
+    if epsilon:
+        return _Told("output", *epsilon, "in the denominator", True)
+    if CONSTANT in declaration:
+        constant = "a constant denominator"
+        return _Told(stage, "everywhere", constant, "replaced", True)
+    if factor is not None:
+        return _Told(stage, factor.where or where, factor.text, factor.kind)
+    if declaration:
+        return _Told(stage, where, "", "", True)
+    if place is not None and _is_zero(maps, wrong):
+        return _Told(stage, where, "0", "product")
+    if _runs_backwards(maps):
+        return _Told(stage, "everywhere", BACKWARDS, "moved")
+    return _Told(stage, where, "", "")
+
+
+def _words(
+    maps: Sequence[InfluenceMap],
+    wrong: Sequence[Flags],
+    place: IndexSet | None,
+    told: _Told,
+    declaration: tuple[str, ...],
+) -> Iterator[str]:
+    """Yield the parts of the sentence of a diagnosis."""
+    stage, where, by_what, kind, explained = told
+    spared = place.spared if place is not None else 0.0
+    some_right = where == "everywhere" and not by_what and spared >= LEAST_SHARE
+    yield sentence(stage, "most places" if some_right else where, by_what, kind)
+    if not by_what and explained:
+        yield f"right if `{' '.join(declaration)}` is declared"
+    elif not by_what:
+        yield numbers(maps, wrong)
+    if not explained:
+        yield from _origin(maps, wrong)
+    if place is not None and not explained:
+        shares = {
+            "of what is wrong lies elsewhere": place.missed,
+            "of all are right" if some_right else "of these places are right": spared,
+        }
+        yield from (f"{x:.0%} {what}" for what, x in shares.items() if x >= LEAST_SHARE)
+    first = corner(maps)
+    by_token = _FROM_THE_END.search(where) is None and stage not in _sparse(maps)
+    if first is not None and first > 1 and by_token:
+        yield f"seen first at T={first}"
 
 
 def _sparse(maps: Sequence[InfluenceMap]) -> set[str]:
@@ -241,10 +274,10 @@ def _sparse(maps: Sequence[InfluenceMap]) -> set[str]:
     return {f"gradient of {x}" for x in names if x not in ("query", "key", "value")}
 
 
-def _is_zero(maps: Sequence[InfluenceMap], chosen: Sequence[Flags]) -> bool:
+def _is_zero(maps: Sequence[InfluenceMap], wrong: Sequence[Flags]) -> bool:
     """Return True if all is zero that is wrong at some entries."""
-    wrong = [one.measured[one.wrong & x] for one, x in zip(maps, chosen, strict=True)]
-    return any(map(len, wrong)) and not any(x.any() for x in wrong)
+    measured = [one.measured[x] for one, x in zip(maps, wrong, strict=True)]
+    return any(map(len, measured)) and not any(x.any() for x in measured)
 
 
 def _runs_backwards(maps: Sequence[InfluenceMap]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
-from linkern.testing.diagnosis.roundings import rounding
+from linkern.testing.diagnosis.behaviours.roundings import rounding
 from linkern.testing.fingerprint.epsilon import Epsilon
 from linkern.testing.problems.context import Scope
 from linkern.testing.spec.contract import Contract

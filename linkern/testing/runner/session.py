@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from linkern.testing.checks import Check
 from linkern.testing.checks.findings import Tally, Violation
-from linkern.testing.diagnosis.broken_laws import reported_law
+from linkern.testing.diagnosis.behaviours.broken_laws import reported_law
 from linkern.testing.diagnosis.diagnose import examine
 from linkern.testing.diagnosis.diagnosis import UNEXPLAINED, Diagnosis
 from linkern.testing.errors import TargetDied, TargetRaised, UsageError

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.between_chunks import between_chunks
+from linkern.testing.diagnosis.alternatives.between_chunks import between_chunks
 from linkern.testing.spec.operators import OPERATORS
 from tests.testing.diagnosis.test_parts import call_of, evaluated, inputs_of
 

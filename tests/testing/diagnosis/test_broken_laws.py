@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from linkern.testing import verify
-from linkern.testing.diagnosis.broken_laws import broken_law, reported_law
+from linkern.testing.diagnosis.behaviours.broken_laws import broken_law, reported_law
 from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.kernels.mutants import MUTANTS
-from tests.testing.diagnosis.test_behaviour import opened
+from tests.testing.diagnosis.test_observed import opened
 
 CHUNKED = assemble(Parts())
 

@@ -1,32 +1,50 @@
 """Terms of a chunk of a delta rule: each change is named, and none if all are right."""
 
+from functools import wraps
+
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.chunked_erases import (
-    OPERATORS,
+from linkern.testing.diagnosis.alternatives.chunked_erases import (
     SIZES,
-    _output,
-    _Rule,
-    _rules,
+    Rule,
+    in_chunks,
     other_chunk,
+    predicted,
+    rules,
 )
+from linkern.testing.diagnosis.alternatives.states_read import Seen
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.states_read import Seen
 from linkern.testing.kernels.assembly import recurrence
 from linkern.testing.kernels.mutants import MUTANTS
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.shapes import nearest_shape
+from linkern.testing.spec.operators import OPERATORS
 from tests.marks import every
-from tests.testing.diagnosis.test_behaviour import opened
+from tests.testing.diagnosis.test_observed import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 
-RULES = dict(_rules(16))
+# A momentum is a second memory, whose rows are no such system.
+ERASING = [x for x, y in OPERATORS.items() if y.erases and x != "momentum_delta_rule"]
+ROWS = {"gated_delta_product": 32}  # of 16 tokens
 # Of a chunk of 16 tokens, a block of 16 is all; and eight terms leave out next to
 # nothing under keys that are drawn here.
-SEEN = [x for x in RULES if "blocks of 16" not in x and "blocks of 32" not in x]
-SEEN = [x for x in SEEN if not x.startswith("8 terms")]
+ALL = ("blocks of 16", "blocks of 32", "8 terms")
+# Rows that erase write nothing of their own: all that they write is of what is erased.
+UNTIED = ["rwkv7", "dplr", "iplr"]
+
+
+def rules_of(op):
+    """Return the rules that tell an operator from others, by their words."""
+    left_out = [*ALL]
+    left_out += ["of the inverse, of", "blocks of 8 that"] if op in UNTIED else []
+    left_out += [] if "log_decay" in OPERATORS[op].names else ["decay"]
+    every_one = dict(rules(ROWS.get(op, 16)))
+    return {x: y for x, y in every_one.items() if not any(z in x for z in left_out)}
+
+
+NAMED = [(op, words) for op in ERASING for words in rules_of(op)]
 MUTANTS_CHUNKED = {
     "last_row_not_substituted": "an inverse without its last row, of what is erased",
     "inverse_cut_short": "2 terms of the series of the inverse, of what is erased",
@@ -40,31 +58,33 @@ def problem_of(op):
     return real_problem(scope, nearest_shape(scope, SIZES), "mild", "normal", rng)
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", ERASING)
 @pytest.mark.parametrize("chunk", [16, 64])
 def test_the_rule_is_that_of_the_operator(op, chunk):
     problem = problem_of(op)
     exact = problem.solve().output
-    for right in (_Rule(), _Rule(of_erased=True)):
-        output = _output(right, chunk, Seen(problem, 0, exact))
+    for right in (Rule(), Rule(of_erased=True)):
+        output = predicted(right, in_chunks(chunk, Seen(problem, 0, exact)))
         np.testing.assert_allclose(output, exact, rtol=0, atol=1e-13)
 
 
-def kernel_of(rule):
-    """Return a gated delta rule in chunks of 16 that follows a rule."""
+def kernel_of(rule, op):
+    """Return a kernel in chunks of 16 that follows a rule."""
+    names = OPERATORS[op].names
 
-    def kernel(query, key, value, log_decay, beta):
-        named = {"query": query, "key": key, "value": value}
-        problem = problem_of("gated_delta_rule")
-        problem = problem.with_inputs(**named, log_decay=log_decay, beta=beta)
-        return _output(rule, 16, Seen(problem, 0, value)).astype(value.dtype)
+    def kernel(*inputs):
+        problem = problem_of(op).with_inputs(**dict(zip(names, inputs, strict=False)))
+        output = predicted(
+            rule, in_chunks(16, Seen(problem, 0, problem.solve().output))
+        )
+        return output.astype(inputs[2].dtype)
 
     return kernel
 
 
-@pytest.mark.parametrize("words", SEEN)
-def test_each_term_is_named(words):
-    said = other_chunk(*opened(kernel_of(RULES[words]), "gated_delta_rule"))
+@pytest.mark.parametrize(("op", "words"), every(7, NAMED, slow=0.3))
+def test_each_term_is_named(op, words):
+    said = other_chunk(*opened(kernel_of(rules_of(op)[words], op), op))
     assert said.text == f"{words}, in chunks of 16"
 
 
@@ -76,8 +96,13 @@ def test_mutants_are_named(name):
     assert "WY form" in diagnosis.hint
 
 
-@pytest.mark.parametrize("op", [*OPERATORS, "gla"])
+@pytest.mark.parametrize("op", ["delta_rule", "kda", "iplr", "rwkv7", "comba", "gla"])
 def test_nothing_is_said_of_others(op):
     assert other_chunk(*opened(recurrence(op), op)) is None
-    kernel = recurrence(op)
-    assert other_chunk(*opened(lambda *x: 2 * kernel(*x)[0], op)) is None
+    right = recurrence(op)
+
+    @wraps(right)
+    def kernel(**inputs):
+        return 2 * right(**inputs)[0]
+
+    assert other_chunk(*opened(kernel, op)) is None

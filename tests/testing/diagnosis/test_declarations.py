@@ -7,8 +7,8 @@ import pytest
 
 from linkern.testing import Plan, run
 from linkern.testing.diagnosis import declarations as trials
+from linkern.testing.diagnosis.behaviours.roundings import rounding
 from linkern.testing.diagnosis.declarations import declarations, first_right
-from linkern.testing.diagnosis.roundings import rounding
 from linkern.testing.errors import INAPPLICABLE
 from linkern.testing.kernels.assembly import elu_plus_one
 from linkern.testing.kernels.correct import CORRECT

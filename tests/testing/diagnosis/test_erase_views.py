@@ -12,7 +12,7 @@ from linkern.testing.influence.readings import output_map
 from linkern.testing.influence.scenes import dense_scene, product_scene
 from linkern.testing.kernels.assembly import recurrence
 from tests.marks import every
-from tests.testing.diagnosis.test_behaviour import opened
+from tests.testing.diagnosis.test_observed import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 

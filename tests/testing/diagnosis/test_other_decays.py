@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linkern.testing.diagnosis.alternatives.other_decays import other_decays
 from linkern.testing.diagnosis.localising import localise
-from linkern.testing.diagnosis.other_decays import other_decays
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import output_maps
 from linkern.testing.influence.scenes import product_scene

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from linkern.testing.diagnosis.alternatives.other_gradients import other_gradient
+from linkern.testing.diagnosis.alternatives.other_states import of_other_states
+from linkern.testing.diagnosis.alternatives.parts import other_parts
+from linkern.testing.diagnosis.alternatives.replacements import replacements
 from linkern.testing.diagnosis.factors.factor import holds
 from linkern.testing.diagnosis.localising import localise
-from linkern.testing.diagnosis.other_gradients import other_gradient
-from linkern.testing.diagnosis.other_states import of_other_states
-from linkern.testing.diagnosis.parts import other_parts
-from linkern.testing.diagnosis.replacements import replacements
 from linkern.testing.influence.gradient_maps import gradient_maps
 from linkern.testing.influence.gradient_scenes import every_row, one_pair, one_row
 from linkern.testing.influence.maps import InfluenceMap

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from linkern.oracle.operator import ExactResult
-from linkern.testing.diagnosis.between_chunks import between_chunks
-from linkern.testing.diagnosis.parts import first_tokens, other_parts
-from linkern.testing.diagnosis.replacements import replacements
+from linkern.testing.diagnosis.alternatives.between_chunks import between_chunks
+from linkern.testing.diagnosis.alternatives.parts import other_parts
+from linkern.testing.diagnosis.alternatives.programs import first_tokens
+from linkern.testing.diagnosis.alternatives.replacements import replacements
 from linkern.testing.influence.scenes import dense_scene
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.expected import OracleCall

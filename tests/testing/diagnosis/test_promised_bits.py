@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis.behaviour import observed_after
+from linkern.testing.diagnosis.behaviours.observed import observed_after
 from linkern.testing.kernels.assembly import Parts, assemble
 from linkern.testing.kernels.correct import CORRECT
-from tests.testing.diagnosis.test_behaviour import opened
+from tests.testing.diagnosis.test_observed import opened
 
 CHUNKED = assemble(Parts())
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from linkern.testing.diagnosis import replaced_inputs
-from linkern.testing.diagnosis.replaced_inputs import replaced
+from linkern.testing.diagnosis.alternatives import replaced_inputs
+from linkern.testing.diagnosis.alternatives.replaced_inputs import replaced
 from linkern.testing.influence.maps import InfluenceMap
 from linkern.testing.influence.readings import output_maps, state_maps
 from linkern.testing.influence.scenes import dense_scene

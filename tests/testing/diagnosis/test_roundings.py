@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import linkern
+from linkern.testing.diagnosis.behaviours.roundings import rounded_result, rounding
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.roundings import rounded_result, rounding
 from linkern.testing.influence.paths import survivals
 from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT
 from linkern.testing.kernels.mutants import MUTANTS
 from tests.marks import in_turn
 from tests.testing.diagnosis.of_oracle import dense, map_of
-from tests.testing.diagnosis.test_behaviour import opened
+from tests.testing.diagnosis.test_observed import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 

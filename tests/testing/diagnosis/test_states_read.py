@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import linkern
+from linkern.testing.diagnosis.alternatives.states_read import WAYS, state_read
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.states_read import WAYS, state_read
 from linkern.testing.kernels.assembly import Parts, recurrence, stateful
 from linkern.testing.kernels.mutants import MUTANTS
-from tests.testing.diagnosis.test_behaviour import opened
+from tests.testing.diagnosis.test_observed import opened
 
 pytestmark = pytest.mark.usefixtures("exact_answers", "no_clock")
 

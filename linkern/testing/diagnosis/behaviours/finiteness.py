@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
+from linkern.testing.diagnosis.behaviours.histories import is_right
 from linkern.testing.diagnosis.calm import calm_call
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.histories import is_right
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.errors import TargetRaised
 from linkern.testing.problems.context import Scope

@@ -12,15 +12,13 @@ from math import prod
 
 import numpy as np
 
-from linkern.testing.diagnosis.between_chunks import between_chunks
+from linkern.testing.diagnosis.alternatives.between_chunks import between_chunks
+from linkern.testing.diagnosis.alternatives.changes import Change
+from linkern.testing.diagnosis.alternatives.limits import clamps, truncations
+from linkern.testing.diagnosis.alternatives.parts import other_parts
+from linkern.testing.diagnosis.alternatives.programs import first_tokens
+from linkern.testing.diagnosis.alternatives.replacements import replacements
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule
-from linkern.testing.diagnosis.parts import first_tokens, other_parts
-from linkern.testing.diagnosis.replacements import (
-    Change,
-    clamps,
-    replacements,
-    truncations,
-)
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.maps import AXES, InfluenceMap, Real
 from linkern.testing.influence.readings import STATES

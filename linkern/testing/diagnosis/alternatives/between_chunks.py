@@ -12,22 +12,18 @@ from itertools import chain
 
 from linkern.oracle.calls import Call, joined
 from linkern.oracle.tape import Node, Tape
-from linkern.testing.diagnosis.parts import (
+from linkern.testing.diagnosis.alternatives.changes import Change, with_defaults
+from linkern.testing.diagnosis.alternatives.parts import other_parts
+from linkern.testing.diagnosis.alternatives.programs import (
     length_of,
-    other_parts,
     recorded,
     tokens_of,
     with_inputs_of,
     with_nodes,
     with_program,
 )
-from linkern.testing.diagnosis.replacements import (
-    Change,
-    other_erases,
-    other_values,
-    scales,
-    with_defaults,
-)
+from linkern.testing.diagnosis.alternatives.replacements import other_erases, scales
+from linkern.testing.diagnosis.alternatives.values import other_values
 from linkern.testing.problems.expected import OracleCall
 
 __all__ = ["between_chunks"]

@@ -12,13 +12,13 @@ import numpy as np
 
 from linkern.oracle.bounds import SIGNIFICAND_BITS
 from linkern.testing.checks.packed import not_packed
-from linkern.testing.diagnosis.broken_laws import broken_law
+from linkern.testing.diagnosis.behaviours.broken_laws import broken_law
+from linkern.testing.diagnosis.behaviours.finiteness import not_finite
+from linkern.testing.diagnosis.behaviours.histories import agrees, kept_between_calls
+from linkern.testing.diagnosis.behaviours.slopes import slope_at_zero
 from linkern.testing.diagnosis.calm import SIZES, calm_call
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.finiteness import not_finite
-from linkern.testing.diagnosis.histories import agrees, kept_between_calls
 from linkern.testing.diagnosis.sizes import in_words
-from linkern.testing.diagnosis.slopes import slope_at_zero
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
 from linkern.testing.problems.context import Scope

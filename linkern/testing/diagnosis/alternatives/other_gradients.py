@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from linkern.oracle import Bounded
+from linkern.testing.diagnosis.alternatives.changes import Change
+from linkern.testing.diagnosis.alternatives.other_states import of_other_states
+from linkern.testing.diagnosis.alternatives.parts import other_parts
+from linkern.testing.diagnosis.alternatives.replacements import replacements
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule
 from linkern.testing.diagnosis.factors.products import product_of
-from linkern.testing.diagnosis.other_states import of_other_states
-from linkern.testing.diagnosis.parts import other_parts
-from linkern.testing.diagnosis.replacements import Change, replacements
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real

@@ -7,14 +7,14 @@ import pytest
 
 import linkern
 from linkern.testing import OPERATORS, Contract
-from linkern.testing.diagnosis.behaviour import (
+from linkern.testing.diagnosis.behaviours.observed import (
     adds_up,
     observed_after,
     observed_before,
     right_where_dense,
 )
+from linkern.testing.diagnosis.behaviours.slopes import slope_at_zero
 from linkern.testing.diagnosis.diagnose import diagnose
-from linkern.testing.diagnosis.slopes import slope_at_zero
 from linkern.testing.influence.scenes import product_scene
 from linkern.testing.kernels.assembly import Parts, assemble, rounded_to
 from linkern.testing.kernels.correct import CORRECT

@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
+from linkern.testing.diagnosis.alternatives.changes import meaning
+from linkern.testing.diagnosis.alternatives.replaced_inputs import is_whole, picked
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule
-from linkern.testing.diagnosis.replaced_inputs import is_whole, picked
-from linkern.testing.diagnosis.replacements import meaning
 from linkern.testing.influence.maps import InfluenceMap, Real
 from linkern.testing.problems.problem import Problem
 

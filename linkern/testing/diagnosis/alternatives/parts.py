@@ -4,41 +4,37 @@ A key is written and erases; a decay is that of the memory and of what it is div
 Programs of the oracle name such parts, so that one of them can be that of another call.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, permutations
 
 import numpy as np
 
-from linkern.oracle.balls import Ball
-from linkern.oracle.calls import Call, Program
-from linkern.oracle.tape import Node, Tape
-from linkern.testing.diagnosis.replacements import (
+from linkern.oracle.calls import Call
+from linkern.oracle.tape import Node
+from linkern.testing.diagnosis.alternatives.changes import (
     Change,
     meaning,
-    other_values,
-    scales,
     with_defaults,
 )
+from linkern.testing.diagnosis.alternatives.programs import (
+    Parts,
+    in_place,
+    parts_of,
+    recorded,
+    with_inputs_of,
+    with_nodes,
+    with_program,
+)
+from linkern.testing.diagnosis.alternatives.replacements import scales
+from linkern.testing.diagnosis.alternatives.values import other_values
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
-__all__ = [
-    "first_tokens",
-    "length_of",
-    "other_parts",
-    "recorded",
-    "tokens_of",
-    "with_inputs_of",
-    "with_nodes",
-    "with_program",
-]
+__all__ = ["other_parts"]
 
-Parts = Mapping[str, list[Node]]
 # Returns the nodes that take the place of a part, in the order of its own.
 Made = Callable[[OracleCall, Call], Iterable[Node]]
-
 # Words of the parts that every memory has; programs say those of others.
 WORDS = {
     "query": "the read",
@@ -68,7 +64,7 @@ def other_parts(
 
     Without places an input is of the same entry, or of a token beside it.
     """
-    parts = _parts(call)
+    parts = parts_of(call)
     for name in with_defaults(call):
         uses = _uses(call, name, parts)
         others = chain(
@@ -110,91 +106,6 @@ def _with_part(part: str, made: Made, call: OracleCall) -> OracleCall:
     return with_program(call, program)
 
 
-def with_program(call: OracleCall, program: Program) -> OracleCall:
-    """Return a call of the same operator by another program."""
-    return replace(call, operator=replace(call.operator, program=program))
-
-
-def with_nodes(program: Program, others: Mapping[str, Iterable[Node]]) -> Program:
-    """Return a program with other nodes in some parts, in the order of its own."""
-
-    def changed(one: Call) -> tuple[Node, tuple[Node, ...]]:
-        left = {part: iter(nodes) for part, nodes in others.items()}
-
-        def other(name: str, node: Node) -> Node:
-            # Whoever asks for the parts of the program gets the other nodes.
-            return one.tape.part(name, next(left[name]) if name in left else node)
-
-        return program(replace(one, tape=replace(one.tape, other=other)))
-
-    return changed
-
-
-def with_inputs_of(call: OracleCall, one: Call) -> Call:
-    """Return a call on a tape with the inputs that another one has at its tokens.
-
-    They get the gradients of those in whose place they are.
-    """
-    inputs = dict(one.inputs)
-    for name, node in one.inputs.items():
-        x = call.meant.get(name)
-        axis = _token_axis(call, name)
-        if x is not None and axis is not None:
-            first = one.position * (x.shape[axis] // call.sizes["t"])
-            there = range(first, first + node.shape[axis])
-            x = np.take(x, there, axis) if len(there) < x.shape[axis] else x
-        if x is not None:
-            inputs[name] = _in_place(one.tape, x, node)
-    return replace(one, inputs=inputs)
-
-
-def first_tokens(change: Change, tokens: int, call: OracleCall) -> OracleCall:
-    """Return a changed call that is cut to its first tokens, and returns their rows."""
-    other = change(call)
-    if tokens >= call.sizes["t"]:
-        return other
-
-    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
-        return other.operator.program(tokens_of(other, one, 0, tokens))
-
-    return with_program(other, program)
-
-
-def length_of(call: OracleCall, one: Call) -> int:
-    """Return the tokens of a call on a tape, which may have some of another's alone."""
-    operator = call.operator
-    known = (operator.input(name) for name in one.inputs if name in operator.names)
-    name, axis = next((x.name, x.axes.index("t")) for x in known if "t" in x.axes)
-    return one.inputs[name].shape[axis]
-
-
-def tokens_of(call: OracleCall, one: Call, first: int, last: int) -> Call:
-    """Return the tokens of a call on a tape from one to before another."""
-    length = length_of(call, one)
-
-    def some(name: str, x: Node) -> Node:
-        axis = _token_axis(call, name)
-        if axis is None:
-            return x
-        each = x.shape[axis] // length
-        there = (*(slice(None),) * axis, slice(first * each, last * each))
-
-        def back(y: Real) -> Real:
-            whole = np.zeros(x.shape)
-            whole[there] = y
-            return whole
-
-        return one.tape.linear(x, lambda y: y[there], back)
-
-    inputs = {name: some(name, x) for name, x in one.inputs.items()}
-    return replace(one, inputs=inputs, position=one.position + first)
-
-
-def _token_axis(call: OracleCall, name: str) -> int | None:
-    operator = call.operator
-    return operator.input(name).token_axis if name in operator.names else None
-
-
 def _of_other_call(
     part: str, change: Change, call: OracleCall, one: Call
 ) -> Iterable[Node]:
@@ -214,7 +125,7 @@ def _of_token_before(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
 
 
 def _of_part(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
-    return [_in_place(one.tape, x.value, x) for x in recorded(call, one)[part]]
+    return [in_place(one.tape, x.value, x) for x in recorded(call, one)[part]]
 
 
 def _to_power(
@@ -227,38 +138,10 @@ def _to_power(
     ]
 
 
-def _in_place(tape: Tape, x: Real, node: Node) -> Node:
-    """Return other numbers in place of those of a node, which gets their gradient."""
-    return tape.record([Ball(x)], [node], lambda gradients: gradients)[0]
-
-
-def recorded(call: OracleCall, one: Call) -> Parts:
-    """Return the parts of a call on a tape by their names, each in order."""
-    parts: dict[str, list[Node]] = {}
-
-    def kept(name: str, node: Node) -> Node:
-        parts.setdefault(name, []).append(node)
-        return node
-
-    call.operator.program(replace(one, tape=replace(one.tape, other=kept)))
-    return parts
-
-
-def _parts(call: OracleCall) -> Parts:
-    parts: dict[str, list[Node]] = {}
-
-    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
-        parts.update(recorded(call, one))
-        return one["value"], ()
-
-    with_program(call, program).evaluate()
-    return parts
-
-
 def _uses(call: OracleCall, name: str, parts: Parts) -> list[str]:
     """Return the names of the parts that an input is in, but for states."""
     x = with_defaults(call)[name]
-    other = _parts(meaning(call, {name: 0.75 * x - 0.125}))
+    other = parts_of(meaning(call, {name: 0.75 * x - 0.125}))
     return [
         part
         for part, nodes in parts.items()

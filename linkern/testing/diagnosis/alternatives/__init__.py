@@ -1,0 +1,1 @@
+"""Alternatives: other calls of the oracle, with which wrong results are compared."""

@@ -1,0 +1,92 @@
+"""Calls with a limit: of the values of an input, or of the tokens that count."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from linkern.testing.diagnosis.alternatives.changes import (
+    Change,
+    keys_per_query,
+    present_in,
+    with_values,
+)
+from linkern.testing.diagnosis.sizes import CHUNKS
+from linkern.testing.influence.maps import Real
+from linkern.testing.problems.expected import OracleCall
+
+__all__ = ["clamps", "truncations"]
+
+Sums = Callable[[Real, float], Real]
+
+
+def clamps(
+    call: OracleCall,
+) -> Iterator[tuple[str, str, Callable[[float], Change], Real]]:
+    """Yield inputs with a limit, the side of what it changes, and their entries."""
+
+    def clamp(name: str, limited: np.ufunc) -> Callable[[float], Change]:
+        return lambda limit: with_values(name, lambda _, x: limited(x, limit))
+
+    present = present_in(call)
+    for name, x in present.items():
+        if name != "value":
+            yield name, "above", clamp(name, np.minimum), x
+            yield name, "below", clamp(name, np.maximum), x
+    name = "log_decay"
+    axis = call.operator.input(name).token_axis if name in present else None
+    if axis is None:
+        return
+    length = present[name].shape[axis]
+    for chunk in (*(n for n in CHUNKS if n < length), None):
+        every = f"chunks of {chunk}" if chunk else "all tokens"
+        sums = partial(_sums, axis=axis, chunk=chunk)
+
+        def limited(limit: float, sums: Sums = sums) -> Change:
+            return with_values(name, lambda _, x: sums(x, limit))
+
+        yield f"the sum of {name} over {every}", "below", limited, sums(present[name])
+
+
+def _sums(x: Real, limit: float | None = None, *, axis: int, chunk: int | None) -> Real:
+    """Return sums from the start of each chunk; with a limit, terms of limited sums."""
+    at = range(chunk, x.shape[axis], chunk) if chunk else ()
+    sums = [np.cumsum(part, axis=axis) for part in np.split(x, at, axis=axis)]
+    if limit is None:
+        return np.concatenate(sums, axis=axis)
+    limited = (np.maximum(part, limit) for part in sums)
+    terms = [np.diff(part, axis=axis, prepend=0.0) for part in limited]
+    return np.concatenate(terms, axis=axis)
+
+
+def truncations(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls without some of the last tokens, of which the state may be that."""
+    yield "the last token left out", _first_tokens(lambda length: max(length - 1, 0))
+    for chunk in CHUNKS:
+        if call.sizes["t"] % chunk:
+            words = f"the tail of chunks of {chunk} left out"
+            yield words, _first_tokens(partial(_whole_chunks, chunk))
+
+
+def _first_tokens(kept: Callable[[int], int]) -> Change:
+    """Return the change of a call that keeps so many of its first tokens."""
+
+    def changed(call: OracleCall) -> OracleCall:
+        each, inputs = keys_per_query(call), {}
+        for name, x in call.inputs.items():
+            one = call.operator.input(name)
+            axis = one.token_axis
+            if axis is not None:
+                stop = kept(call.sizes["t"]) * (each if one.axes[axis] == "s" else 1)
+                inputs[name] = x[(*(slice(None),) * axis, slice(stop))]
+            else:
+                inputs[name] = x
+        return replace(call, inputs=inputs, meanings=None)
+
+    return changed
+
+
+def _whole_chunks(chunk: int, length: int) -> int:
+    """Return the number of tokens in whole chunks."""
+    return length // chunk * chunk
