@@ -160,7 +160,15 @@ class Tape:
         constant = self.constant(coefficient)
         return self.contract("...,...->...", total, constant, prepared=True)
 
-    def contract(self, spec: str, x: Node, y: Node, *, prepared: bool = False) -> Node:
+    def contract(
+        self,
+        spec: str,
+        x: Node,
+        y: Node,
+        *,
+        prepared: bool = False,
+        roles: Sequence[str] = (),
+    ) -> Node:
         """Sum products as `numpy.einsum` does; ellipses broadcast."""
         inputs, output = spec.split("->")
         left, right = inputs.split(",")
@@ -176,7 +184,7 @@ class Tape:
             ]
 
         ball = contracted(spec, x.ball, y.ball, self.rounding, prepared=prepared)
-        return self.record([ball], [x, y], pullback)[0]
+        return self.record([ball], [x, y], pullback, roles)[0]
 
     def add(self, x: Node, y: Node) -> Node:
         """Add two, broadcasting."""

@@ -137,7 +137,9 @@ def mesa(call: Call) -> tuple[Node, tuple[Node, ...]]:
     size = k + call["value"].shape[-1]
     columns = joined(tape, key, call["value"])
     scaled = tape.product(key, call.per_channel("beta"))
-    entries = tape.contract("...k,...l->...kl", scaled, columns, prepared=True)
+    entries = tape.contract(
+        "...k,...l->...kl", scaled, columns, prepared=True, roles=("key", "value")
+    )
     lead = columns.shape[:-2]
     ones = tape.constant(np.ones((length, 1)))
     states, memory = scanned(

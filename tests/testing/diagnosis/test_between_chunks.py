@@ -1,10 +1,12 @@
 """Chunks are right, and carry on, or read, the memory of another call."""
 
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import pytest
 
+from linkern.testing.diagnosis.alternatives import between_chunks as of_chunks
 from linkern.testing.diagnosis.alternatives.between_chunks import between_chunks
 from linkern.testing.spec.operators import OPERATORS
 from tests.testing.diagnosis.test_parts import call_of, evaluated, inputs_of
@@ -50,6 +52,36 @@ def of_rates(call, handed=False, read=False):
     return call.scale * np.stack(rows, axis=2)
 
 
+def of_squares(call):
+    """Decay the squares before a chunk to the token before each row, in its read."""
+    inputs = inputs_of(call)
+    query, key, value = (inputs[name] for name in ("query", "key", "value"))
+    decay, beta, of_squares, share = (
+        inputs[name][..., None]
+        for name in (
+            *("log_decay", "beta"),
+            *("preconditioner_log_decay", "preconditioner_beta"),
+        )
+    )
+    center, log_range = (inputs[x][:, None] for x in ("center", "log_range"))
+    state = np.zeros((*key.shape[:2], key.shape[-1], value.shape[-1]))
+    squares = carried = np.zeros_like(key[:, :, 0])
+    rows = []
+    for t in range(key.shape[2]):
+        if t % CHUNK == 0:
+            carried, squares = squares + carried, 0 * squares
+        now, gate = key[:, :, t], np.exp(of_squares[:, :, t])
+        squares = gate * squares + share[:, :, t] * now**2
+        r = np.log(squares + carried + 1e-6) - center
+        carried = gate * carried
+        written = now * np.exp(-log_range * r / (1 + abs(r))) * beta[:, :, t]
+        state = np.exp(decay[:, :, t, None]) * state
+        wrong = value[:, :, t] - (now[..., None, :] @ state)[..., 0, :]
+        state = state + written[..., None] * wrong[..., None, :]
+        rows.append((query[:, :, t, None] @ state)[..., 0, :])
+    return call.scale * np.stack(rows, axis=2)
+
+
 FACTORS = "1 in place of the factors of products of channels of queries and keys"
 RATE = "1 in place of beta"
 HANDED = "in the memory that chunks of 16 hand on"
@@ -67,6 +99,11 @@ READ = "in what rows read of the memory before their chunk of 16"
             "gated_delta_rule",
             f"{RATE} {BOTH}",
             partial(of_rates, handed=True, read=True),
+        ),
+        (
+            "preconditioned_gated_delta_rule",
+            f"the read of the preconditioner without the decay of the row {READ}",
+            of_squares,
         ),
     ],
 )
@@ -90,3 +127,23 @@ def test_calls_keep_their_shape(op):
             except np.linalg.LinAlgError:  # No solution with such inputs.
                 continue
         assert output.shape == exact.output.shape, text
+
+
+@pytest.mark.parametrize(
+    "op", ["gla", "kda", "preconditioned_kda", "mesa", "gsa", "based", "rwkv6"]
+)
+def test_what_is_left_out_changes_nothing_or_is_said_in_fewer_words(op, monkeypatch):
+    call = call_of(op, 20)
+    kept = {*dict(between_chunks(call, CHUNK))}
+    monkeypatch.setattr(of_chunks, "_effects", lambda *_: of_chunks.Effects(True, True))
+    every, exact = dict(between_chunks(call, CHUNK)), evaluated(call)
+    left_out = [text for text in every if text not in kept]
+    assert left_out
+    for text in left_out[::9]:
+        with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):
+            output = evaluated(every[text](call)).output
+            whole = text.removesuffix(BOTH)
+            others = [f"{whole}{x}" for x in (HANDED, READ) if whole != text]
+            same = [evaluated(every[x](call)).output for x in others if x in kept]
+        told = (np.allclose(output, x) for x in (exact.output, *same))
+        assert any(told) or np.isnan(output).any(), text

@@ -30,7 +30,7 @@ ERASING = [x for x, y in OPERATORS.items() if y.erases and x != "momentum_delta_
 ROWS = {"gated_delta_product": 32}  # of 16 tokens
 # Of a chunk of 16 tokens, a block of 16 is all; and eight terms leave out next to
 # nothing under keys that are drawn here.
-ALL = ("blocks of 16", "blocks of 32", "8 terms")
+ALL = ("blocks of 16", "blocks of 32")
 # Rows that erase write nothing of their own: all that they write is of what is erased.
 UNTIED = ["rwkv7", "dplr", "iplr"]
 

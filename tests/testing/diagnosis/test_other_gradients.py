@@ -72,6 +72,8 @@ def without(name: str, part: str) -> Any:
         ("mlstm", "key", "denominator", DENOMINATOR),
         ("mlstm", "input_gate", "denominator", DENOMINATOR),
         ("gsa", "key", "denominator", DENOMINATOR),
+        ("mesa", "key", "key", WRITE),
+        ("mesa", "key", "value", "its part through the value that is written"),
         ("abc", "slots", "sums", "its part through the sums of weights"),
     ],
 )
@@ -243,6 +245,22 @@ def test_a_read_of_the_memory_after_the_write_is_named() -> None:
     place, factor = localise([first], lambda: [second]).words
     memory = "that with the memory after it in place of before the token"
     assert (place, factor) == ("everywhere", f"{memory}, in {ERASE}")
+
+
+def test_numbers_in_place_of_zeros_round() -> None:
+    """A removal key has no gradient in some rows, but has one by another memory."""
+
+    def changed(problem: Any) -> Any:
+        every = of_other_states(problem, "removal_key", ["erase"])
+        after = next(x for words, part, x in every if part and "after it" in words)
+        return after(problem, "removal_key").output * (1 + 2.0**-50)
+
+    maps = maps_of("rwkv7", "removal_key", changed)
+    assert any((one.wrong & (one.exact == 0)).any() for one in maps)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    memory = "that with the memory after it in place of before the token"
+    assert factor.text == f"{memory}, in {ERASE}"
 
 
 def test_a_gradient_of_decays_by_the_memory_after_the_write_is_named() -> None:

@@ -253,6 +253,21 @@ def test_states_of_fewer_tokens_are_named(op: str) -> None:
     assert text_of(states_of(op, without_last)) == "the last token left out"
 
 
+def test_states_in_which_padding_counts_are_named() -> None:
+    """Decays that are no inputs go on over the zeros behind the last token."""
+
+    def padded(call: OracleCall) -> OracleCall:
+        longer = {}
+        for name, x in call.inputs.items():
+            axis = call.operator.input(name).token_axis
+            width = [(0, -x.shape[n] % 32 * (n == axis)) for n in range(x.ndim)]
+            longer[name] = np.pad(x, width)
+        return replace(call, inputs=longer)
+
+    said = text_of(states_of("retention", padded))
+    assert said == "zeros counted as tokens, up to a multiple of 32"
+
+
 def test_replaced_inputs_are_named_of_states() -> None:
     def other_heads(call: OracleCall) -> OracleCall:
         rates = call.inputs["beta"][:, [0, 0]]

@@ -70,6 +70,20 @@ def test_terms_of_a_series_are_parts_of_a_normalizer(piece, first, end):
     assert state_read(*opened(kernel, "based")).text == words
 
 
+def test_zeros_that_count_as_tokens_are_named():
+    """A slot has the weight 1 for a token of zeros, in the state that is handed on."""
+
+    def kernel(query, key, value, slots, initial_state=None):
+        inputs = query, key, value, slots
+        output = linkern.abc(*inputs, initial_state=initial_state).output
+        width = [(0, 0), (0, 0), (0, -query.shape[2] % 32), (0, 0)]
+        padded = (np.pad(x, width) for x in inputs)
+        return output, linkern.abc(*padded, initial_state=initial_state).state
+
+    words = "a state with zeros counted as tokens, up to a multiple of 32"
+    assert state_read(*opened(kernel, "abc")).text == words
+
+
 def test_nothing_is_said_of_other_states():
     assert state_read(*opened(stateful(Parts()))) is None
     kernel = stateful(Parts(received=lambda state: (2 * state[0], state[1])))

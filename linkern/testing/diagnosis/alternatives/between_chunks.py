@@ -5,18 +5,26 @@ An input may be another one in the second alone: in the memory that a chunk hand
 what its rows read of it, or in both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
 
 from linkern.oracle.calls import Call, joined
 from linkern.oracle.tape import Node, Tape
-from linkern.testing.diagnosis.alternatives.changes import Change, with_defaults
-from linkern.testing.diagnosis.alternatives.parts import other_parts
+from linkern.testing.diagnosis.alternatives.changes import (
+    Change,
+    nudged_input,
+    with_defaults,
+)
+from linkern.testing.diagnosis.alternatives.parts import by_part, nudged
 from linkern.testing.diagnosis.alternatives.programs import (
     length_of,
-    recorded,
+    parts_of,
+    ran,
     tokens_of,
     with_inputs_of,
     with_nodes,
@@ -34,8 +42,12 @@ CARRIED = {
     "in what is carried from one chunk of {} to the next": (True, True),
     "in what rows read of the memory before their chunk of {}": (False, True),
 }
+# Tokens by which it is asked what a change is in.
+FEW = 4
+# Part of numbers that rounding in float64 may be.
+CLOSE = 1e-9
 # Parts of an output that are sums over tokens.
-SUMS = ("numerator", "denominator")
+SUMS = ("numerator", "denominator", "preconditioner", "sum of keys", "sum of values")
 
 
 def between_chunks(call: OracleCall, chunk: int) -> Iterator[tuple[str, Change]]:
@@ -44,22 +56,66 @@ def between_chunks(call: OracleCall, chunk: int) -> Iterator[tuple[str, Change]]
     if not operator.causal or operator.feature_map:
         return
     # What is read is a sum, but for factors that depend on what was before the chunk.
-    sums = len(operator.state) == 1 + operator.normalised
+    sums = len(operator.state) == 1 or not {*SUMS}.isdisjoint(parts_of(call))
     additive = sums and not operator.log_normalizer
+    groups = [(_effects(call, chosen), [*each]) for chosen, each in _changes(call)]
     for words, (handed, read) in CARRIED.items():
-        if read and not additive:
-            continue
-        for text, change in _changes(call):
-            made = partial(_carried, chunk, change, handed, read)
-            yield f"{text} {words.format(chunk)}", made
+        for effects, changes in groups if additive or not read else ():
+            told = (handed <= effects.on_state) and (read <= effects.on_reads)
+            for text, change in changes if told else ():
+                made = partial(_carried, chunk, change, handed, read)
+                yield f"{text} {words.format(chunk)}", made
 
 
-def _changes(call: OracleCall) -> Iterator[tuple[str, Change]]:
-    """Yield changes of a call; inputs of other places are the same in all formulas."""
-    yield from chain(scales(call), other_erases(call))
+class Effects(NamedTuple):
+    """Results that a change is in: the state after some tokens, and what they read."""
+
+    on_state: bool
+    on_reads: bool
+
+
+def _changes(
+    call: OracleCall,
+) -> Iterator[tuple[Change, Iterable[tuple[str, Change]]]]:
+    """Yield changes of a call, those of one input or part together, with a nudge of it.
+
+    Inputs of other places are the same in all formulas.
+    """
+    yield nudged_input("query"), scales(call)
+    for text, change in other_erases(call):
+        yield change, [(text, change)]
     for name in with_defaults(call):
-        yield from other_values(call, name, places=False)
-    yield from other_parts(call, places=False)
+        yield nudged_input(name), other_values(call, name, places=False)
+    groups: dict[str, list[tuple[str, Change]]] = {}
+    for part, text, change in by_part(call, places=False):
+        groups.setdefault(part, []).append((text, change))
+    for part, changes in groups.items():
+        yield nudged(part), changes
+
+
+def _effects(call: OracleCall, change: Change) -> Effects:
+    """Return what a change is in, by some tokens and those before them."""
+    other, differs = change(call), [True, True]
+
+    def program(one: Call) -> tuple[Node, tuple[Node, ...]]:
+        tokens = min(FEW, length_of(call, one) // 2)
+        _, before = call.operator.program(tokens_of(call, one, 0, tokens))
+        exact = replace(tokens_of(call, one, tokens, 2 * tokens), state=before)
+        changed = with_inputs_of(other, exact)
+        changed = replace(changed, early_erase=other.operator.early_erase)
+        output, state = call.operator.program(exact)
+        _, handed = other.operator.program(changed)
+        read, _ = _read(call, exact, other, changed)
+        pairs = [*zip(state, handed, strict=True)], [(output, read)]
+        differs[:] = [
+            not all(np.allclose(x.value, y.value, CLOSE, CLOSE) for x, y in some)
+            for some in pairs
+        ]
+        return output, state
+
+    with np.errstate(all="ignore"), suppress(np.linalg.LinAlgError):
+        with_program(call, program).evaluate()
+    return Effects(*differs)
 
 
 def _carried(
@@ -74,12 +130,11 @@ def _carried(
             exact = replace(tokens_of(call, one, first, first + chunk), state=state)
             changed = with_inputs_of(other, exact)
             changed = replace(changed, early_erase=other.operator.early_erase)
-            # Programs are run for what is taken of them alone.
             reads = read and (first > 0 or call.initial_state is not None)
-            if not (handed and reads):
-                output, state = call.operator.program(exact)
             if reads:
-                output = _read(call, exact, other, changed)
+                output, state = _read(call, exact, other, changed)
+            else:
+                output, state = call.operator.program(exact)
             if handed:
                 _, state = other.operator.program(changed)
             outputs.append(output)
@@ -88,25 +143,28 @@ def _carried(
     return with_program(call, program)
 
 
-def _read(call: OracleCall, exact: Call, other: OracleCall, changed: Call) -> Node:
-    """Return the output of a chunk that reads the memory before it in another way.
+def _read(
+    call: OracleCall, exact: Call, other: OracleCall, changed: Call
+) -> tuple[Node, tuple[Node, ...]]:
+    """Return the results of a chunk that reads the memory before it in another way.
 
-    It is the output of the chunk alone, and what the memory adds to another one.
+    What it reads is that of the chunk alone, and what the memory adds to another one.
     """
     tape = exact.tape
     nothing = tuple(tape.constant(0 * x.value) for x in exact.state)
     alone, changed_alone = (replace(x, state=nothing) for x in (exact, changed))
     calls = (call, alone), (other, changed), (other, changed_alone)
-    if not call.operator.normalised:
-        return _sum(tape, *(x.operator.program(one)[0] for x, one in calls))
-    parts = [recorded(x, one) for x, one in calls]
+    outputs, _, parts = zip(*(ran(x, one) for x, one in calls), strict=True)
     sums = {
         name: [
             _sum(tape, *nodes) for nodes in zip(*(x[name] for x in parts), strict=True)
         ]
         for name in SUMS
+        if name in parts[0]
     }
-    return with_nodes(call.operator.program, sums)(exact)[0]
+    if sums:
+        return with_nodes(call.operator.program, sums)(exact)
+    return _sum(tape, *outputs), call.operator.program(exact)[1]
 
 
 def _sum(tape: Tape, alone: Node, other: Node, less: Node) -> Node:

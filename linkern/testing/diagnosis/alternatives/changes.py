@@ -14,6 +14,8 @@ __all__ = [
     "axes_of",
     "keys_per_query",
     "meaning",
+    "nudge",
+    "nudged_input",
     "present_in",
     "with_defaults",
     "with_values",
@@ -64,3 +66,13 @@ def with_values(name: str, values: Values, *, erase: bool = False) -> Change:
         return meaning(call, inputs)
 
     return changed
+
+
+def nudge(x: Real) -> Real:
+    """Return other numbers of about the same size, none of them as it was."""
+    return np.asarray(0.75 * x - 0.125)
+
+
+def nudged_input(name: str) -> Change:
+    """Return the change of a call in which an input has other numbers everywhere."""
+    return with_values(name, lambda _, x: nudge(x))

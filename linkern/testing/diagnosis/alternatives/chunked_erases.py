@@ -18,11 +18,12 @@ import numpy as np
 
 from linkern.testing.diagnosis.alternatives.programs import parts_of
 from linkern.testing.diagnosis.alternatives.states_read import Seen, fits
-from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule, untold
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.maps import Index, Real
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.generators import real_problem
+from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
@@ -32,6 +33,8 @@ __all__ = ["Chunked", "Rule", "in_chunks", "other_chunk", "predicted", "rules"]
 # and a tail.
 SIZES = (1, 2, 140, 12, 5)
 SEEDS = (1, 2)
+# Of which late terms of a series are hardly any, and of which they are large.
+KINDS = ("mild", "parallel")
 # Parts of the recurrence that rows are made of.
 ROLES = ("query", "key", "value", "log_decay", "erase")
 # Decays that are left out of a read, by their words.
@@ -268,7 +271,7 @@ def other_chunk(target: Target, scope: Scope) -> Factor | None:
     Parameters
     ----------
     target : Target
-        Loaded; it is called twice.
+        Loaded; it is called four times at most.
     scope : Scope
         What it claims and declares.
 
@@ -284,9 +287,15 @@ def other_chunk(target: Target, scope: Scope) -> Factor | None:
     """
     if not scope.operator.erases:
         return None
+    return next(filter(None, (_of_kind(target, scope, x) for x in KINDS)), None)
+
+
+def _of_kind(target: Target, scope: Scope, kind: str) -> Factor | None:
+    """Return the term that a target has otherwise, by inputs of one kind."""
     seen: list[Seen] = []
     for seed in SEEDS:
-        problem = calm_problem(scope, SIZES, np.random.default_rng(seed))
+        rng, shape = np.random.default_rng(seed), nearest_shape(scope, SIZES)
+        problem = real_problem(scope, shape, kind, "normal", rng)
         if "follow" in parts_of(problem.oracle_call):
             return None  # Rows of a pair of memories are no such system.
         output = target.call(Call(problem.inputs)).output

@@ -1,4 +1,8 @@
-"""Calls with a limit: of the values of an input, or of the tokens that count."""
+"""Calls with a limit: of the values of an input, or of the tokens that count.
+
+A kernel that works in blocks of tokens may leave out those of the last one, or count
+the zeros behind them as tokens.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +20,7 @@ from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
-__all__ = ["clamps", "truncations"]
+__all__ = ["clamps", "other_lengths"]
 
 Sums = Callable[[Real, float], Real]
 
@@ -60,13 +64,18 @@ def _sums(x: Real, limit: float | None = None, *, axis: int, chunk: int | None) 
     return np.concatenate(terms, axis=axis)
 
 
-def truncations(call: OracleCall) -> Iterator[tuple[str, Change]]:
-    """Yield calls without some of the last tokens, of which the state may be that."""
+def other_lengths(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls without some of the last tokens, or with zeros behind them.
+
+    The state may be that of such a call.
+    """
     yield "the last token left out", _first_tokens(lambda length: max(length - 1, 0))
     for chunk in CHUNKS:
         if call.sizes["t"] % chunk:
             words = f"the tail of chunks of {chunk} left out"
             yield words, _first_tokens(partial(_whole_chunks, chunk))
+            words = f"zeros counted as tokens, up to a multiple of {chunk}"
+            yield words, partial(_with_zeros_behind, chunk)
 
 
 def _first_tokens(kept: Callable[[int], int]) -> Change:
@@ -90,3 +99,17 @@ def _first_tokens(kept: Callable[[int], int]) -> Change:
 def _whole_chunks(chunk: int, length: int) -> int:
     """Return the number of tokens in whole chunks."""
     return length // chunk * chunk
+
+
+def _with_zeros_behind(chunk: int, call: OracleCall) -> OracleCall:
+    """Return a call whose tokens are a multiple of a chunk, the last ones zeros."""
+    more, inputs = -call.sizes["t"] % chunk, {}
+    for name, x in call.inputs.items():
+        one = call.operator.input(name)
+        axis = one.token_axis
+        width = [(0, 0)] * x.ndim
+        if axis is not None:
+            each = keys_per_query(call) if one.axes[axis] == "s" else 1
+            width[axis] = (0, more * each)
+        inputs[name] = np.pad(x, width)
+    return replace(call, inputs=inputs, meanings=None)

@@ -19,7 +19,7 @@ from linkern.testing.diagnosis.alternatives.changes import Change
 from linkern.testing.diagnosis.alternatives.other_states import of_other_states
 from linkern.testing.diagnosis.alternatives.parts import other_parts
 from linkern.testing.diagnosis.alternatives.replacements import replacements
-from linkern.testing.diagnosis.factors.factor import Factor, by_rule
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule, tolerance
 from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
@@ -355,10 +355,11 @@ def _is_whole(one: InfluenceMap) -> bool:
 def _holds(gradient: Gradient, one: InfluenceMap) -> bool:
     """Return True if entries are as predicted, and most not as they should be."""
     index, other = _index(one), gradient(one.problem, _name(one))
+    output = other.output[index]
     with np.errstate(all="ignore"):
-        rounding = SLACK * np.fmax(other.bound[index], one.bound)
-        close = abs(one.measured - other.output[index]) <= rounding
-        changed = abs(other.output[index] - one.exact) > rounding
+        rounding = SLACK * np.fmax(other.bound[index], tolerance(one, output))
+        close = abs(one.measured - output) <= rounding
+        changed = abs(output - one.exact) > rounding
     return bool(close.all() and 2 * changed.sum() > len(close))
 
 

@@ -14,7 +14,8 @@ from linkern.oracle.calls import Call
 from linkern.oracle.tape import Node
 from linkern.testing.diagnosis.alternatives.changes import (
     Change,
-    meaning,
+    nudge,
+    nudged_input,
     with_defaults,
 )
 from linkern.testing.diagnosis.alternatives.programs import (
@@ -31,7 +32,7 @@ from linkern.testing.diagnosis.alternatives.values import other_values
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
 
-__all__ = ["other_parts"]
+__all__ = ["by_part", "nudged", "other_parts"]
 
 # Returns the nodes that take the place of a part, in the order of its own.
 Made = Callable[[OracleCall, Call], Iterable[Node]]
@@ -57,10 +58,21 @@ FACTORS_OF = {"queries and keys": (0, 1), "queries": (0,), "keys": (1,)}
 POWERS = {0: "1 in place of {}", 2: "the squares of {}"}
 
 
-def other_parts(
+def other_parts(call: OracleCall) -> Iterator[tuple[str, Change]]:
+    """Yield calls with another input in one part of the equation, or another part."""
+    for _, text, change in by_part(call):
+        yield text, change
+
+
+def nudged(part: str) -> Change:
+    """Return the change of a call in which a part has other numbers everywhere."""
+    return partial(_with_part, part, partial(_nudged, part))
+
+
+def by_part(
     call: OracleCall, *, places: bool = True
-) -> Iterator[tuple[str, Change]]:
-    """Yield calls with another input in one part of the equation, or another part.
+) -> Iterator[tuple[str, str, Change]]:
+    """Yield the same, each with the part that is another one.
 
     Without places an input is of the same entry, or of a token beside it.
     """
@@ -74,21 +86,26 @@ def other_parts(
         for text, change in others if len(uses) > 1 else ():
             for part in uses:
                 made = partial(_of_other_call, part, change)
-                yield f"{text} in {_words(part)}", partial(_with_part, part, made)
+                yield part, f"{text} in {_words(part)}", partial(_with_part, part, made)
     for part, nodes in parts.items():
         if all(node.shape[-2:-1] == (call.sizes["t"],) for node in nodes):
             text = f"{_words(part)} of the token before"
             made = partial(_of_token_before, part)
-            yield text, partial(_with_part, part, made)
+            yield part, text, partial(_with_part, part, made)
+        decay = part.replace("query", "log_decay")
+        if part.startswith("query") and parts[decay][0].shape[-1] == 1:
+            undecayed = partial(_before_decay, part, decay)
+            text = f"{_words(part)} without the decay of the row"
+            yield part, text, partial(_with_part, part, undecayed)
     for one, other in permutations([x for x in EXCHANGED if x in parts], 2):
         if [x.shape for x in parts[one]] == [x.shape for x in parts[other]]:
             text = f"{EXCHANGED[one]} in place of {EXCHANGED[other]}"
-            yield text, partial(_with_part, other, partial(_of_part, one))
+            yield other, text, partial(_with_part, other, partial(_of_part, one))
     for words, chosen in FACTORS_OF.items() if FACTORS in parts else ():
         for power, other in POWERS.items():
             text = other.format(f"the {FACTORS} of channels of {words}")
             made = partial(_to_power, power, chosen)
-            yield text, partial(_with_part, FACTORS, made)
+            yield FACTORS, text, partial(_with_part, FACTORS, made)
 
 
 def _words(part: str) -> str:
@@ -124,8 +141,23 @@ def _of_token_before(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
     return [one.tape.linear(x, later, earlier) for x in recorded(call, one)[part]]
 
 
+def _before_decay(
+    query: str, decay: str, call: OracleCall, one: Call
+) -> Iterator[Node]:
+    """Yield what reads a memory as if its row had not decayed it."""
+    parts = recorded(call, one)
+    for x, y in zip(parts[query], parts[decay], strict=True):
+        with np.errstate(over="ignore"):
+            back = one.tape.constant(np.exp(-y.value))
+        yield one.tape.contract("...,...->...", x, back)
+
+
 def _of_part(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
     return [in_place(one.tape, x.value, x) for x in recorded(call, one)[part]]
+
+
+def _nudged(part: str, call: OracleCall, one: Call) -> Iterable[Node]:
+    return [in_place(one.tape, nudge(x.value), x) for x in recorded(call, one)[part]]
 
 
 def _to_power(
@@ -140,8 +172,7 @@ def _to_power(
 
 def _uses(call: OracleCall, name: str, parts: Parts) -> list[str]:
     """Return the names of the parts that an input is in, but for states."""
-    x = with_defaults(call)[name]
-    other = parts_of(meaning(call, {name: 0.75 * x - 0.125}))
+    other = parts_of(nudged_input(name)(call))
     return [
         part
         for part, nodes in parts.items()

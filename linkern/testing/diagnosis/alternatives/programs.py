@@ -18,6 +18,7 @@ __all__ = [
     "in_place",
     "length_of",
     "parts_of",
+    "ran",
     "recorded",
     "tokens_of",
     "with_inputs_of",
@@ -48,16 +49,22 @@ def with_nodes(program: Program, others: Mapping[str, Iterable[Node]]) -> Progra
     return changed
 
 
-def recorded(call: OracleCall, one: Call) -> Parts:
-    """Return the parts of a call on a tape by their names, each in order."""
+def ran(call: OracleCall, one: Call) -> tuple[Node, tuple[Node, ...], Parts]:
+    """Return the output and the state of a call on a tape, and its parts by name."""
     parts: dict[str, list[Node]] = {}
 
     def kept(name: str, node: Node) -> Node:
         parts.setdefault(name, []).append(node)
         return node
 
-    call.operator.program(replace(one, tape=replace(one.tape, other=kept)))
-    return parts
+    recording = replace(one, tape=replace(one.tape, other=kept))
+    output, state = call.operator.program(recording)
+    return output, state, parts
+
+
+def recorded(call: OracleCall, one: Call) -> Parts:
+    """Return the parts of a call on a tape by their names, each in order."""
+    return ran(call, one)[2]
 
 
 def in_place(tape: Tape, x: Real, node: Node) -> Node:

@@ -4,7 +4,7 @@ No product says that the rate of another head erases: its weights are sums over 
 through the recurrence. The oracle computes them as soon as the replacement is named.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
@@ -12,9 +12,10 @@ from math import prod
 
 import numpy as np
 
+from linkern.oracle import Bounded
 from linkern.testing.diagnosis.alternatives.between_chunks import between_chunks
 from linkern.testing.diagnosis.alternatives.changes import Change
-from linkern.testing.diagnosis.alternatives.limits import clamps, truncations
+from linkern.testing.diagnosis.alternatives.limits import clamps, other_lengths
 from linkern.testing.diagnosis.alternatives.parts import other_parts
 from linkern.testing.diagnosis.alternatives.programs import first_tokens
 from linkern.testing.diagnosis.alternatives.replacements import replacements
@@ -33,8 +34,9 @@ MEMORY = STATES[0]
 TOKENS = 60_000
 # Entries that tell a map, and bits of a replacement.
 TELLING, COST = 24, 12.0
-# Part of the error that hardly matters, multiple of rounding that a limit may be off.
-CLOSE, SLACK = 0.02, 4.0
+# Part of the error that hardly matters, and that a first look may leave; multiple of
+# rounding that a limit may be off.
+CLOSE, ROUGH, SLACK = 0.02, 0.25, 4.0
 # Part of the error that is left after some steps, where a limit fits at all.
 PROMISING = 0.5
 # Digits of a limit, and numbers that are tried for each of them.
@@ -52,17 +54,18 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
     maps : sequence of InfluenceMap
         Maps of the output or of the final memory, those on fresh inputs among them.
     """
-    known = [one for one in maps if one.wrong.sum() >= TELLING and is_whole(one)]
-    known = sorted(known, key=_cost)
-    parts = [one.part(one.wrong) for one in known]
+    parts = [x.part(x.wrong) for x in maps if x.wrong.sum() >= TELLING and is_whole(x)]
     if not parts or not all(np.isfinite(one.measured).all() for one in parts):
         return None
-    first, tokens = _first_rows(parts[0])
+    parts.sort(key=_cost)
+    rows = (_first_rows(one) for one in parts)
+    first, tokens = min(rows, key=lambda one: _cost(one[0], one[1]))
     for text, change, where in islice(_candidates(parts[0]), TOKENS // tokens):
-        if _left(partial(first_tokens, change, tokens), first) >= CLOSE:
+        if _left(partial(first_tokens, change, tokens), first) >= ROUGH:
             continue
-        if _left(change, parts[0]) < CLOSE and _holds(change, parts):
-            rule = partial(_predicted, change)
+        bounded = partial(_bounded, change)
+        if _left(change, parts[0]) < CLOSE and _holds(bounded, parts):
+            rule = partial(_entries, bounded)
             return by_rule("replaced", text, rule, COST, where=where)
     return None
 
@@ -70,7 +73,7 @@ def replaced(maps: Sequence[InfluenceMap]) -> Factor | None:
 def _first_rows(one: InfluenceMap) -> tuple[InfluenceMap, int]:
     """Return entries of the first rows that tell a candidate, and the tokens of these.
 
-    Their errors are so large that rounding is no part of them that matters. Where rows
+    Their errors are so large that rounding is a small part of them. Where rows
     depend on later tokens, or there are none, all entries and tokens are returned.
     """
     length = one.problem.length
@@ -78,7 +81,7 @@ def _first_rows(one: InfluenceMap) -> tuple[InfluenceMap, int]:
         return one, length
     order = np.argsort(one.coordinates["row"], kind="stable")
     rows = one.coordinates["row"][order]
-    certain = CLOSE * np.cumsum(one.error[order]) > 2 * np.cumsum(one.bound[order])
+    certain = ROUGH * np.cumsum(one.error[order]) > 2 * np.cumsum(one.bound[order])
     certain &= np.arange(len(rows)) >= TELLING
     if not certain.any():
         return one, length
@@ -86,25 +89,24 @@ def _first_rows(one: InfluenceMap) -> tuple[InfluenceMap, int]:
     return one.part(one.coordinates["row"] < tokens), tokens
 
 
-def _cost(one: InfluenceMap) -> int:
-    """Return the numbers that the oracle computes for the entries of a map."""
+def _cost(one: InfluenceMap, tokens: int | None = None) -> int:
+    """Return the numbers that the oracle computes for some tokens of a map."""
     problem, operator = one.problem, one.problem.scope.operator
     memory = prod(operator.state_shapes(problem.sizes)[0])
-    return problem.length * prod(problem.inputs["value"].shape[:-2]) * memory
+    length = problem.length if tokens is None else tokens
+    return length * prod(problem.inputs["value"].shape[:-2]) * memory
 
 
 def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
     """Yield replacements without numbers, then those with limits that fit best."""
     call = one.problem.oracle_call
     if one.tensor == MEMORY:
-        for text, change in truncations(call):
+        for text, change in other_lengths(call):
             yield text, change, ""
-    for text, change in chain(replacements(call), other_parts(call)):
+    first = int(min(one.coordinates.get("row", [0]), default=0))
+    edges = between_chunks(call, first) if first in CHUNKS else ()
+    for text, change in chain(replacements(call), edges, other_parts(call)):
         yield text, change, ""
-    first = min(one.coordinates.get("row", [0]), default=0)
-    if first in CHUNKS:
-        for text, change in between_chunks(call, int(first)):
-            yield text, change, ""
     for name, side, limited, x in clamps(call):
         grid = np.unique(np.quantile(x, LEVELS))
         for digits in range(1, DIGITS + 1):
@@ -120,33 +122,49 @@ def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
             grid = np.linspace(*ends, STEPS)
 
 
-def _predicted(change: Change, entries: InfluenceMap) -> Real:
-    """Return the entries that the oracle computes after a change; NaN if it cannot."""
-    call = change(entries.problem.oracle_call)
-    with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
-        if is_whole(entries):
-            result, is_memory = call.evaluate(), entries.tensor == MEMORY
-            return picked(entries, result.state[0] if is_memory else result.output)
-    return np.full(entries.exact.shape, np.nan)
-
-
 def _left(change: Change, one: InfluenceMap) -> float:
     """Return the part of all errors that a replacement leaves."""
+    try:
+        result = change(one.problem.oracle_call).evaluate()
+    except np.linalg.LinAlgError:  # No solution with such inputs.
+        return np.inf
+    whole = result.state[0] if one.tensor == MEMORY else result.output
     with np.errstate(all="ignore"):
-        left = abs(one.measured - _predicted(change, one)).sum() / one.error.sum()
+        left = abs(one.measured - picked(one, whole)).sum() / one.error.sum()
     return float(np.nan_to_num(left, nan=np.inf))
 
 
-def _holds(change: Change, parts: Sequence[InfluenceMap]) -> bool:
+def _bounded(change: Change, one: InfluenceMap) -> Bounded:
+    """Return the result that a map is of, after a change, with its bound.
+
+    It is computed once for each problem: of a change that is tried with all maps.
+    """
+    call, is_memory = change(one.problem.oracle_call), one.tensor == MEMORY
+
+    def result() -> Bounded:
+        return expected.states(call)[0] if is_memory else expected.output(call)
+
+    return one.problem.recalled(("changed", change, is_memory), result)
+
+
+def _entries(bounded: Callable[[InfluenceMap], Bounded], one: InfluenceMap) -> Real:
+    """Return the entries of a map after a change; NaN if there are none."""
+    with suppress(np.linalg.LinAlgError):  # No solution with such inputs.
+        if is_whole(one):
+            return picked(one, bounded(one).output)
+    return np.full(one.exact.shape, np.nan)
+
+
+def _holds(
+    bounded: Callable[[InfluenceMap], Bounded], parts: Sequence[InfluenceMap]
+) -> bool:
     """Return True if all entries are as after a change, and most maps tell so.
 
     One of large bounds may not: then it does not speak against the change either.
     """
     telling = 0
     for one in parts:
-        call = change(one.problem.oracle_call)
-        is_memory = one.tensor == MEMORY
-        result = expected.states(call)[0] if is_memory else expected.output(call)
+        result = bounded(one)
         output, bound = picked(one, result.output), picked(one, result.bound)
         with np.errstate(all="ignore"):
             rounding = SLACK * np.fmax(bound, one.bound)

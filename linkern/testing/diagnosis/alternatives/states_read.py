@@ -12,11 +12,14 @@ from functools import lru_cache, partial
 import numpy as np
 
 from linkern.oracle.operator import Operator
+from linkern.testing.diagnosis.alternatives.changes import Change
+from linkern.testing.diagnosis.alternatives.limits import other_lengths
 from linkern.testing.diagnosis.calm import calm_problem
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule, untold
 from linkern.testing.errors import TargetRaised
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.context import Scope
+from linkern.testing.problems.expected import OracleCall
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes
 from linkern.testing.target.process import Target
@@ -175,6 +178,9 @@ def state_read(target: Target, scope: Scope) -> Factor | None:
     for words, read in ways(scope.operator):
         if seen and fits(partial(_after, read, words == ANEW), seen):
             return by_rule("replaced", words, untold, COST)
+    for words, change in other_lengths(_cut_off(seen[0])) if seen else ():
+        if fits(partial(_after_others, change), seen):
+            return by_rule("replaced", f"a state with {words}", untold, COST)
     return None
 
 
@@ -193,19 +199,36 @@ def fits(predict: Callable[[Seen], Real], seen: Sequence[Seen]) -> bool:
         exact = one.problem.solve()
         bound = exact.once_stored(one.problem.scope.output_dtype)
         with np.errstate(all="ignore"):
-            difference = abs(one.measured - predict(one))
+            predicted = predict(one)
+            difference = abs(one.measured - predicted)
             error = abs(one.measured - exact.output[..., one.first :, :]).sum()
             allowed = SLACK * bound[..., one.first :, :].max(initial=0.0)
+            # Larger numbers round more.
+            allowed *= max(1.0, _largest(predicted) / _largest(exact.output))
             if not ((difference <= allowed).all() and difference.sum() <= error):
                 return False
         errors, left = errors + error, left + difference.sum()
     return bool(left < CLOSE * errors)
 
 
+def _after_others(change: Change, seen: Seen) -> Real:
+    """Return the outputs after a cut, of the state of other tokens before it."""
+    problem, cut = seen.problem, seen.first
+    state = change(_cut_off(seen)).evaluate().state
+    return problem.span(cut, problem.length).oracle_call.evaluate(state, cut).output
+
+
+def _cut_off(seen: Seen) -> OracleCall:
+    return seen.problem.span(0, seen.first).oracle_call
+
+
+def _largest(x: Real) -> float:
+    return float(abs(x).max(initial=np.finfo(np.float64).tiny))
+
+
 def _after(read: Read, anew: bool, seen: Seen) -> Real:
     """Return the outputs after a cut, of a state that is read in some way."""
     problem, cut = seen.problem, seen.first
-    first = problem.span(0, cut).oracle_call
     second = problem.span(cut, problem.length).oracle_call
-    state = read(first.evaluate().state, problem)
+    state = read(_cut_off(seen).evaluate().state, problem)
     return second.evaluate(state, 0 if anew else cut).output

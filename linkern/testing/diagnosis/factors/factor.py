@@ -137,14 +137,13 @@ def tolerance(entries: InfluenceMap, predicted: Real) -> Real:
     """Return the error that rounding makes of other numbers than the exact ones.
 
     It is the bound, in proportion where numbers are larger; where an exact entry is
-    zero, as much relatively as in the rest of the map.
+    zero, or hidden by its bound, as much relatively as in the rest of the map.
     """
     size, scale = abs(entries.exact), abs(predicted)
     with np.errstate(all="ignore"):
-        relative = entries.bound / size
-        usual = np.median(relative[size > 0]) if (size > 0).any() else 0.0
-        relative = np.where(size > 0, relative, usual if np.isfinite(usual) else 0.0)
-        grown = np.fmax(entries.bound, relative * scale)
+        relative, known = entries.bound / size, size > entries.bound
+        usual = np.median(relative[known]) if known.any() else 0.0
+        grown = np.fmax(entries.bound, np.where(known, relative, usual) * scale)
     least = max(LEAST, 16 * unit_roundoff(entries.problem.scope.dtype))
     return np.asarray(grown + least * np.fmax(size, scale))
 

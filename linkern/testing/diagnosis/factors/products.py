@@ -121,7 +121,9 @@ def _system(
         with np.errstate(all="ignore"):
             allowed = tolerance(one, one.measured)
             if kind == "product":  # its errors are in proportion to it
-                allowed = tolerance(one, one.exact) * abs(one.measured / one.exact)
+                known, ratio = abs(one.exact) > one.bound, one.measured / one.exact
+                grown = tolerance(one, one.exact) * abs(ratio)
+                allowed = np.where(known, grown, allowed)
             x = read(one.measured, one.exact)
             wanted.append(x)
             spread.append(abs((read(one.measured + allowed, one.exact) - x) / x))
