@@ -31,7 +31,8 @@ __all__ = ["Judgement", "failed", "judge", "result_of"]
 # The share of comparisons that may be without a bound: in operators that erase, a few
 # inputs let errors grow from token to token, at any precision. Where a narrow one is
 # declared, none may be, for a fault could hide where the declaration ends all proof.
-MOST_UNPROVED = 0.1
+# Where time was for a few comparisons alone, one of them is no share; others must tell.
+MOST_UNPROVED, FEW_PROVED = 0.1, 3
 
 
 @dataclass(frozen=True)
@@ -148,8 +149,9 @@ def _unbroken(
         return _not_judged(check, total, reasons)
     judged = tuple(dtype for dtype in plan.dtypes if dtype not in reasons)
     unproved = total.bounded - total.proved
-    most = 0.0 if plan.contract.narrows else MOST_UNPROVED
-    if unproved > most * total.bounded:
+    one = int(total.proved >= FEW_PROVED)
+    most = 0 if plan.contract.narrows else max(one, MOST_UNPROVED * total.bounded)
+    if unproved > most:
         message = (
             f"{_unproved(total)} no error bound could be proved at the declared "
             "precision"

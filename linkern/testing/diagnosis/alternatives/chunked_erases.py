@@ -77,11 +77,11 @@ class _Rows:
         """The rows that erase."""
         return np.flatnonzero(self.erase.any((0, 1, 3)))
 
-    def products(self, rows: Real, sums: Real, least: int = 0) -> Real:
-        """Return products of rows and keys, of rows so many before them at least."""
+    def products(self, rows: Real, sums: Real) -> Real:
+        """Return products of rows and the keys of rows up to them, under decays."""
         apart = np.minimum(sums[..., :, None, :] - self.sums[..., None, :, :], 0)
         products = rows[..., :, None, :] * np.exp(apart) * self.key[..., None, :, :]
-        return np.asarray(np.tril(products.sum(-1), -least))
+        return np.asarray(np.tril(products.sum(-1)))
 
     @cached_property
     def system(self) -> Real:
