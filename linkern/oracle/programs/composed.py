@@ -138,7 +138,7 @@ def mesa(call: Call) -> tuple[Node, tuple[Node, ...]]:
     columns = joined(tape, key, call["value"])
     scaled = tape.product(key, call.per_channel("beta"))
     entries = tape.contract(
-        "...k,...l->...kl", scaled, columns, prepared=True, roles=("key", "value")
+        "...k,...l->...kl", scaled, columns, prepared=True, roles=("rows", "value")
     )
     lead = columns.shape[:-2]
     ones = tape.constant(np.ones((length, 1)))

@@ -18,6 +18,7 @@ from linkern.testing.diagnosis.diagnose import diagnose, examine
 from linkern.testing.errors import OutOfTime
 from linkern.testing.kernels.assembly import (
     RecurrenceBackward,
+    decays_between,
     elu_plus_one,
     recurrence,
 )
@@ -1227,3 +1228,19 @@ def test_an_empty_sequence_has_keys_of_no_token_in_its_state():
         return result.output, memory if cu_seqlens is None else 2 * memory
 
     assert diagnosed(kernel, "gsa").stage == "final state"
+
+
+def clamped(log_decay):
+    """Return decays to rows of a chunk that are at least exp(-10), but to the last."""
+    between, since = decays_between(log_decay)
+    rows = np.arange(between.shape[-3])
+    limited = np.tri(len(rows), dtype=bool) & (rows[:, None] < rows[-1])
+    return np.where(
+        limited[..., None], np.maximum(between, np.exp(-10.0)), between
+    ), since
+
+
+def test_a_clamp_is_told_of_weights_that_are_hidden_or_0_without_it():
+    kernel = recurrence("simple_gla", decays=clamped, chunk=32)
+    diagnosis = diagnosed(kernel, "simple_gla")
+    assert diagnosis.by_what == "exp(-10 - sum of log_decay over (source, row])"

@@ -233,26 +233,6 @@ def test_a_clamp_is_told_from_a_constant() -> None:
     assert all(holds(factor, one, ~one.silent) for one in changed)
 
 
-def test_a_clamp_is_told_of_weights_that_are_0_without_it() -> None:
-    maps = _maps(_kernel("gla"))
-    changed, flags = [], []
-    for one in maps:
-        decay = signed_quantities(one, None)["log_decay[row]"].log
-        clamped = one.measured * np.exp(np.maximum(decay, -0.05) - decay)
-        # After a log-decay of -inf nothing is left, but of a clamped one.
-        gone = (decay < -0.1) & _inside(one) & (one.coordinates["row"] % 2 == 0)
-        other = _with(one, clamped)
-        changed.append(replace(other, exact=np.where(gone, 0.0, other.exact)))
-        flags.append((decay < -0.05) & _inside(one) & (one.coordinates["row"] > 0))
-    assert any(
-        (x & (one.exact == 0)).any() for one, x in zip(changed, flags, strict=True)
-    )
-    factor = explain(changed, flags, None)
-    assert factor is not None
-    assert factor.kind == "clamp from below"
-    assert factor.text == "exp(-0.05 - log_decay[row])"
-
-
 def test_another_head_in_its_place_is_named() -> None:
     maps = _maps(_kernel("gated_delta_rule"))
     changed, flags = [], []

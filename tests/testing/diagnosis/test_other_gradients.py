@@ -72,7 +72,7 @@ def without(name: str, part: str) -> Any:
         ("mlstm", "key", "denominator", DENOMINATOR),
         ("mlstm", "input_gate", "denominator", DENOMINATOR),
         ("gsa", "key", "denominator", DENOMINATOR),
-        ("mesa", "key", "key", WRITE),
+        ("mesa", "key", "rows", "its part through the rows of the sums that are kept"),
         ("mesa", "key", "value", "its part through the value that is written"),
         ("abc", "slots", "sums", "its part through the sums of weights"),
     ],

@@ -40,6 +40,7 @@ PARTS = {
     "erase": "its part through what an erase reads",
     "key": "its part through the key that is written",
     "value": "its part through the value that is written",
+    "rows": "its part through the rows of the sums that are kept",
     "log_decay": "its part through the decay",
     "query": "its part through what reads the memory",
     "denominator": "its part through the denominator",

@@ -65,8 +65,7 @@ def explain(
         The size of chunks, if the entries are described by one.
     """
     pairs = [(x, flags & ~x.silent) for x, flags in zip(maps, chosen, strict=True)]
-    # What a clamp makes of 0, as of the weight after a decay of -inf, is no product.
-    strong = [(x, x.beyond(2 * STRONG) & ~x.silent & (x.exact != 0)) for x in maps]
+    strong = [(x, x.beyond(2 * STRONG) & ~x.silent) for x in maps]
     factor = _product(pairs, chunk)
     wide = _everywhere(factor or _product(strong, chunk), maps)
     return wide or factor or _move(pairs, chunk)
