@@ -9,6 +9,7 @@ import pytest
 from linkern.testing.diagnosis.alternatives import between_chunks as of_chunks
 from linkern.testing.diagnosis.alternatives.between_chunks import between_chunks
 from linkern.testing.spec.operators import OPERATORS
+from tests.marks import every
 from tests.testing.diagnosis.test_parts import call_of, evaluated, inputs_of
 
 CHUNK = 16
@@ -116,7 +117,7 @@ def test_what_is_carried_is_of_another_call(op, text, kernel):
     assert not np.allclose(other, exact)
 
 
-@pytest.mark.parametrize("op", OPERATORS)
+@pytest.mark.parametrize("op", every(5, OPERATORS, slow=0.5))
 def test_calls_keep_their_shape(op):
     call = call_of(op, 20)
     exact = evaluated(call)
@@ -129,9 +130,11 @@ def test_calls_keep_their_shape(op):
         assert output.shape == exact.output.shape, text
 
 
-@pytest.mark.parametrize(
-    "op", ["gla", "kda", "preconditioned_kda", "mesa", "gsa", "based", "rwkv6"]
-)
+# Of sums, of rows that erase, and of memories that others read.
+LEFT_OUT = ["preconditioned_kda", "gla", "rwkv6", "mesa", "kda", "gsa", "based"]
+
+
+@pytest.mark.parametrize("op", every(3, LEFT_OUT))
 def test_what_is_left_out_changes_nothing_or_is_said_in_fewer_words(op, monkeypatch):
     call = call_of(op, 20)
     kept = {*dict(between_chunks(call, CHUNK))}
