@@ -82,7 +82,7 @@ def kernel_of(rule, op):
     return kernel
 
 
-@pytest.mark.parametrize(("op", "words"), every(7, NAMED, slow=0.3))
+@pytest.mark.parametrize(("op", "words"), every(12, NAMED, slow=0.15))
 def test_each_term_is_named(op, words):
     said = other_chunk(*opened(kernel_of(rules_of(op)[words], op), op))
     assert said.text == f"{words}, in chunks of 16"
