@@ -82,16 +82,10 @@ def _first_tokens(kept: Callable[[int], int]) -> Change:
     """Return the change of a call that keeps so many of its first tokens."""
 
     def changed(call: OracleCall) -> OracleCall:
-        each, inputs = keys_per_query(call), {}
-        for name, x in call.inputs.items():
-            one = call.operator.input(name)
-            axis = one.token_axis
-            if axis is not None:
-                stop = kept(call.sizes["t"]) * (each if one.axes[axis] == "s" else 1)
-                inputs[name] = x[(*(slice(None),) * axis, slice(stop))]
-            else:
-                inputs[name] = x
-        return replace(call, inputs=inputs, meanings=None)
+        tokens = kept(call.sizes["t"])
+        return _along_tokens(
+            call, lambda x, axis, each: np.split(x, [tokens * each], axis)[0]
+        )
 
     return changed
 
@@ -103,13 +97,22 @@ def _whole_chunks(chunk: int, length: int) -> int:
 
 def _with_zeros_behind(chunk: int, call: OracleCall) -> OracleCall:
     """Return a call whose tokens are a multiple of a chunk, the last ones zeros."""
-    more, inputs = -call.sizes["t"] % chunk, {}
+    more = -call.sizes["t"] % chunk
+
+    def padded(x: Real, axis: int, each: int) -> Real:
+        return np.pad(x, [(0, more * each * (n == axis)) for n in range(x.ndim)])
+
+    return _along_tokens(call, padded)
+
+
+def _along_tokens(
+    call: OracleCall, changed: Callable[[Real, int, int], Real]
+) -> OracleCall:
+    """Return a call with other tokens, made by their axis and the keys of each."""
+    inputs = dict(call.inputs)
     for name, x in call.inputs.items():
         one = call.operator.input(name)
-        axis = one.token_axis
-        width = [(0, 0)] * x.ndim
-        if axis is not None:
-            each = keys_per_query(call) if one.axes[axis] == "s" else 1
-            width[axis] = (0, more * each)
-        inputs[name] = np.pad(x, width)
+        if one.token_axis is not None:
+            each = keys_per_query(call) if one.axes[one.token_axis] == "s" else 1
+            inputs[name] = changed(x, one.token_axis, each)
     return replace(call, inputs=inputs, meanings=None)

@@ -72,7 +72,7 @@ def nudged(part: str) -> Change:
 def by_part(
     call: OracleCall, *, places: bool = True
 ) -> Iterator[tuple[str, str, Change]]:
-    """Yield the same, each with the part that is another one.
+    """Yield the calls of `other_parts`, each with the part that is another one.
 
     Without places an input is of the same entry, or of a token beside it.
     """
