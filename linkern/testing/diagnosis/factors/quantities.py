@@ -89,6 +89,8 @@ def signed_quantities(
                 log = np.where(np.isfinite(logs.real), logs.real, np.nan)
                 if not np.isnan(log).all():
                     table[name] = Quantity(log, 1 - 2 * (logs.imag % 2), cost)
+            if only == table.keys():
+                return table
     return table
 
 

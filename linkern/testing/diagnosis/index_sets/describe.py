@@ -164,8 +164,9 @@ def _instances(maps: Sequence[InfluenceMap]) -> int:
         axes = [x.coordinates[k][x.wrong] for k in named]
         if not axes:
             return sum(int(y.wrong.sum()) for y in maps)
+        length = x.problem.length
         distinct = np.unique(np.stack(axes), axis=1).T.tolist()
-        seen |= {(x.problem.shape.length, *place) for place in distinct}
+        seen |= {(length, *place) for place in distinct}
     return len(seen)
 
 
