@@ -5,6 +5,7 @@ R``, or as what is left of all later rows, ``sum_{r>=t} (q dq - w dw + a da)``, 
 cancels. Both are admitted: the bound is the sum of what either may do.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -220,7 +221,7 @@ def scanned(
             Ball(np.zeros_like(result.value)) if ball is None else _spread(ball, lead)
             for ball, result in zip(cotangents, results, strict=True)
         )
-        return _adjoint(scan, reads, last)
+        return _adjoint(scan, reads, last, tape.adjoint_reads)
 
     results = [forwards.reads, forwards.last]
     reads, last = tape.record(results, parents, pullback, roles)
@@ -233,8 +234,13 @@ def _spread(ball: Ball, lead: tuple[int, ...]) -> Ball:
     return Ball(np.broadcast_to(ball.value, shape), error)
 
 
-def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
-    """Return cotangents of query, key, value, log-decay, state, erase and follow."""
+def _adjoint(
+    scan: _Scan, reads: Ball, last: Ball, other: Mapping[str, str]
+) -> list[Ball | None]:
+    """Return cotangents of query, key, value, log-decay, state, erase and follow.
+
+    `other` says for some operands which memory is read in place of the right one.
+    """
     terms, rounding = scan.terms, scan.rounding
     if not terms.length:
         none: list[Ball | None] = [None, None, None, None, last]
@@ -251,14 +257,17 @@ def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
         return contracted("...tkv,...tv->...tk", x, y, rounding)
 
     key = over_values(after, forwards.updates)
-    spec = "...tkv,...tk->...tv" if terms.transpose_state else "...tkv,...tv->...tk"
-    query = contracted(spec, forwards.states, reads, rounding)
     before = _before(scan.state, forwards.states)
     decayed = _scaled(before, terms.factor, scan)
+    memories = {"before": before, "decayed": decayed, "after": forwards.states}
+    if "token" in other.values():
+        memories["token"] = _after_tokens(forwards.states, scan.rows_per_token)
+    spec = "...tkv,...tk->...tv" if terms.transpose_state else "...tkv,...tv->...tk"
+    query = contracted(spec, memories[other.get("query", "after")], reads, rounding)
     erase = None
     if terms.erase is not None:
-        source = before if terms.early_erase else decayed
-        taken = over_values(source, value)
+        source = "before" if terms.early_erase else "decayed"
+        taken = over_values(memories[other.get("erase", source)], value)
         erase = Ball(-taken.value, taken.error)
         if rounding is not None:
             key, erase = _through_inverse(scan, forwards, backwards, key, erase)
@@ -266,7 +275,8 @@ def _adjoint(scan: _Scan, reads: Ball, last: Ball) -> list[Ball | None]:
     if terms.follow is not None:
         follow = _shares(scan, forwards, backwards, after)
     decays = after if terms.early_erase else below
-    log_decay = contracted("...tkv,...tkv->...tk", decays, decayed, rounding)
+    kept = memories[other.get("log_decay", "decayed")]
+    log_decay = contracted("...tkv,...tkv->...tk", decays, kept, rounding)
     if rounding is not None:
         touched = [(terms.key, key), (terms.query, query)]
         if terms.transpose_state:
@@ -400,6 +410,14 @@ def _picked(ball: Ball, first: int, step: int, *, axis: int) -> Ball:
         return np.moveaxis(x, 0, axis)
 
     return Ball(pick(ball.value), None if ball.error is None else pick(ball.error))
+
+
+def _after_tokens(states: Ball, rows_per_token: int) -> Ball:
+    """Return, for every row, the memory after the last row of its token."""
+    row = np.arange(states.value.shape[-3])
+    last = row // rows_per_token * rows_per_token + rows_per_token - 1
+    error = None if states.error is None else states.error.take(last, axis=-3)
+    return Ball(states.value.take(last, axis=-3), error)
 
 
 def _before(state: Ball, states: Ball) -> Ball:

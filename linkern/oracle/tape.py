@@ -5,7 +5,7 @@ cotangents of what it was made from. Values and cotangents are balls, so that th
 of outputs and of gradients come from the same lines as their exact values do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -70,10 +70,15 @@ class Tape:
     other : callable, optional
         Takes the name of a part of an equation and its node, and returns what takes its
         place. Default: nothing does.
+    adjoint_reads : mapping of str to str, optional
+        The memory that the gradients of some operands of a recurrence are formed with,
+        in place of the right one: that ``before`` the row, the same ``decayed``, that
+        ``after`` the row, or that after the last row of the ``token``.
     """
 
     rounding: Rounding | None = None
     other: Callable[[str, Node], Node] | None = None
+    adjoint_reads: Mapping[str, str] = field(default_factory=dict)
     _steps: list[_Step] = field(default_factory=list)
 
     def constant(self, value: Real | float) -> Node:

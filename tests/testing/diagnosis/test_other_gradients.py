@@ -12,6 +12,7 @@ from linkern.testing.diagnosis.alternatives.other_gradients import other_gradien
 from linkern.testing.diagnosis.alternatives.other_states import of_other_states
 from linkern.testing.diagnosis.alternatives.parts import other_parts
 from linkern.testing.diagnosis.alternatives.replacements import replacements
+from linkern.testing.diagnosis.alternatives.row_memories import row_memories
 from linkern.testing.diagnosis.factors.factor import holds
 from linkern.testing.diagnosis.localising import localise
 from linkern.testing.influence.gradient_maps import gradient_maps
@@ -24,6 +25,7 @@ from linkern.testing.spec.operators import OPERATORS
 from linkern.testing.target.protocol import Reply
 
 DENOMINATOR = "its part through the denominator"
+AFTER_WRITE = "that with the memory after the token's write in place of the one that"
 ERASE, WRITE = "its part through what an erase reads", "its part through the key that"
 
 
@@ -243,8 +245,10 @@ def test_a_read_of_the_memory_after_the_write_is_named() -> None:
 
     first, second = maps_of("delta_rule", "key", changed)
     place, factor = localise([first], lambda: [second]).words
-    memory = "that with the memory after it in place of before the token"
-    assert (place, factor) == ("everywhere", f"{memory}, in {ERASE}")
+    assert (place, factor) == (
+        "everywhere",
+        f"{AFTER_WRITE} is erased from, in {ERASE}",
+    )
 
 
 def test_numbers_in_place_of_zeros_round() -> None:
@@ -259,8 +263,57 @@ def test_numbers_in_place_of_zeros_round() -> None:
     assert any((one.wrong & (one.exact == 0)).any() for one in maps)
     factor = other_gradient([one for one in maps if one.wrong.any()])
     assert factor is not None
-    memory = "that with the memory after it in place of before the token"
-    assert factor.text == f"{memory}, in {ERASE}"
+    assert factor.text == f"{AFTER_WRITE} is erased from, in {ERASE}"
+
+
+def of_written_memory(problem: Any) -> Any:
+    """Return gradients of steps whose decays are differentiated by the memory after."""
+    x = {name: y.astype(np.float64) for name, y in problem.inputs.items()}
+    gradients = problem.solve_gradients()["dt"].output.copy()
+    rate = np.swapaxes(x["log_decay_rate"], -1, -2)
+    written = x["key"][..., None] * (x["dt"] * x["value"])[..., None, :]
+    carried = np.zeros_like(written[:, :, 0])
+    for t in reversed(range(problem.length)):
+        read = x["query"][:, :, t, :, None] * problem.cotangent[:, :, t, None, :]
+        carried = carried + problem.oracle_call.scale * read
+        gradients[:, :, t] += (carried * written[:, :, t] * rate).sum(axis=-2)
+        carried = carried * np.exp(x["dt"][:, :, t, None, :] * rate)
+    return gradients
+
+
+def test_a_memory_after_the_write_is_named_where_a_step_makes_the_decay() -> None:
+    """It is in the part through the decay alone: a step is a factor of writes, too."""
+    maps = maps_of("selective_scan", "dt", of_written_memory, batch=4)
+    factor = other_gradient([one for one in maps if one.wrong.any()])
+    assert factor is not None
+    decay = "that with the memory after the token's write in place of the decayed one"
+    assert factor.text == f"{decay}, in its part through the decay"
+    assert all(holds(factor, one, ~one.silent) for one in maps)
+
+
+@pytest.mark.parametrize("op", [x for x, y in OPERATORS.items() if y.causal])
+def test_gradients_change_with_the_memory_that_is_read(op: str) -> None:
+    """Operands that an operator has none of stay as they are, and all others do not."""
+    scope = Scope(OPERATORS[op], Contract(), "float64")
+    problem = every_row(scope, (1, 8, 9, 4, 3), np.random.default_rng(3))
+    call, cotangent = problem.oracle_call, problem.cotangent.astype(np.float64)
+
+    def gradients(of: Any) -> Any:
+        made = of.operator.gradients(
+            of.meant, cotangent, of.scale, options=of.options()
+        )
+        return {name: x for name, x in made.items() if name != "initial_state"}
+
+    exact = gradients(call)
+    moved = {
+        operand
+        for _, operand, change in row_memories(call)
+        for name, x in gradients(change(call)).items()
+        if not np.allclose(x, exact[name])
+    }
+    erases = {"erase"} if scope.operator.erases else set()
+    decays = {"log_decay"} if any("decay" in name for name in call.meant) else set()
+    assert erases | decays <= moved <= {"query", *erases, *decays, "log_decay"}
 
 
 def test_a_gradient_of_decays_by_the_memory_after_the_write_is_named() -> None:

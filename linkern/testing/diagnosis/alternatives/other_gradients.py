@@ -19,6 +19,7 @@ from linkern.testing.diagnosis.alternatives.changes import Change
 from linkern.testing.diagnosis.alternatives.other_states import of_other_states
 from linkern.testing.diagnosis.alternatives.parts import other_parts
 from linkern.testing.diagnosis.alternatives.replacements import replacements
+from linkern.testing.diagnosis.alternatives.row_memories import row_memories
 from linkern.testing.diagnosis.factors.factor import Factor, by_rule, tolerance
 from linkern.testing.diagnosis.factors.products import product_of
 from linkern.testing.diagnosis.sizes import CHUNKS
@@ -194,8 +195,14 @@ def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradien
     for part, words in PARTS.items():
         yield "partial", words, partial(_without, part)
     yield from _of_meanings(problem, name)
-    for words, gradient in _with_products(problem, name):
+    for words, gradient in chain(_of_rows(problem), _with_products(problem, name)):
         yield "instead", words, gradient
+
+
+def _of_rows(problem: Problem) -> Iterator[tuple[str, Gradient]]:
+    """Yield gradients for which a row reads the memory at another time."""
+    for words, operand, change in row_memories(problem.oracle_call):
+        yield f"that with {words}, in {PARTS[operand]}", partial(_after, change)
 
 
 def _of_meanings(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradient]]:
