@@ -302,10 +302,18 @@ class CheckedTarget:
         return self.is_within(output, expected, problem, "value_on_reals")
 
     def is_within(
-        self, got: Real, expected: Bounded, problem: Problem, check: str
+        self,
+        got: Real,
+        expected: Bounded,
+        problem: Problem,
+        check: str,
+        stored: str | None = None,
     ) -> bool:
-        """Return True if an output is within the bound; leave the rest to a check."""
-        stored = problem.scope.output_dtype
+        """Return True if a result is within the bound; leave the rest to a check.
+
+        It is an output, if no dtype is given that it is `stored` in.
+        """
+        stored = stored or problem.scope.output_dtype
         low, high = _interval(expected.output, expected.bound, stored)
         fine = (low <= got) & (got <= high) | self._repeated(got)
         right = bool(fine.all())

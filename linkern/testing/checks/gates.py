@@ -1,5 +1,6 @@
 """Laws of gated operators: neutral and extreme gates, reductions, shards."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from linkern.oracle import Bounded, Reduction
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import NOT_FINITE, Violation
+from linkern.testing.checks.gradients import require_gradients
 from linkern.testing.checks.registry import (
     Condition,
     any_of,
@@ -22,11 +24,19 @@ from linkern.testing.checks.span_map import (
     final_memory,
     measure_span_map,
 )
-from linkern.testing.errors import Inapplicable, covered, not_applicable, skipped
+from linkern.testing.checks.states import final_states, stateless
+from linkern.testing.errors import (
+    DoesNotApply,
+    Inapplicable,
+    covered,
+    not_applicable,
+    skipped,
+)
 from linkern.testing.problems import strategies as draws
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.forms import is_raw
 from linkern.testing.problems.gates import with_decays
+from linkern.testing.problems.generators import with_cotangent
 from linkern.testing.problems.mixture import any_gradient, any_problem, of_sort
 from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.reductions import inputs_of_other, restricted
@@ -87,18 +97,61 @@ def _no_omissible(scope: Scope) -> Inapplicable | None:
     relation=True,
 )
 def option_neutrality(target: CheckedTarget, problem: Problem) -> None:
-    """Reaches: defaults of the wrong value, gates that are required in secret.
+    """Reaches: defaults of the wrong value, gates that are required in secret, defaults
+    that are made after padding and change the state, backward passes without them.
 
     Fix: A missing log-decay acts as 0 and a missing rate as 1: put that value in at the
     entry, or skip the factor. Test `is None`: a gate of zeros is a gate.
     """
     names = _omissible(problem.scope)
     # One may be taken for another that is missing: each in turn, then all at once.
-    for omitted in dict.fromkeys([*((name,) for name in names), names]):
+    sets = tuple(dict.fromkeys([*((name,) for name in names), names]))
+    for omitted in sets:
         left = problem.without(*omitted)
         message = f"without its {', '.join(omitted)} the output is not that of a "
         message += "neutral one"
         target.require_within(target.run(left), left.solve(), left, message)
+    if stateless(problem.scope) is None:
+        _neutral_in_states(target, problem, sets)
+    if no_gradients(problem.scope) is None:
+        _neutral_in_gradients(target, problem, names)
+
+
+def _neutral_in_states(
+    target: CheckedTarget, problem: Problem, sets: Sequence[tuple[str, ...]]
+) -> None:
+    """Require states to be right without some inputs, where they are with all."""
+    try:
+        whole = [*final_states(target, problem)]
+    except (DoesNotApply, Violation):  # It returns no such state: `state_value` tells.
+        return
+    for _, got, expected, stored in whole:
+        if not target.is_within(got, expected, problem, "state_value", stored):
+            return
+    for omitted in sets:
+        left = problem.without(*omitted)
+        for name, got, expected, stored in final_states(target, left):
+            message = f"without its {', '.join(omitted)} the {name} after the last "
+            message += "token is not that of a neutral one"
+            target.require_within(got, expected, left, message, stored)
+
+
+def _neutral_in_gradients(
+    target: CheckedTarget, problem: Problem, names: tuple[str, ...]
+) -> None:
+    """Require gradients to be right without some inputs, where they are with all."""
+    drawn = with_cotangent(problem, np.random.default_rng(problem.length))
+    try:
+        gradients = target.gradients(drawn)
+    except (DoesNotApply, Violation):  # It has none of these: `gradient_value` tells.
+        return
+    exact, stored = drawn.solve_gradients(), problem.scope.dtype
+    for name, got in gradients.items():
+        if not target.is_within(got, exact[name], drawn, "gradient_value", stored):
+            return
+    left = drawn.without(*names)
+    message = f"without its {', '.join(names)} the gradient of the {{name}} is not "
+    require_gradients(target, left, message + "that of a neutral one")
 
 
 # -- extreme gates

@@ -27,10 +27,11 @@ __all__ = [
     "gradient_of_state",
     "gradient_on_random_reals",
     "gradient_value",
+    "require_gradients",
 ]
 
 
-def _require_gradients(
+def require_gradients(
     target: CheckedTarget,
     problem: Problem,
     message: str,
@@ -38,6 +39,7 @@ def _require_gradients(
     cuts: tuple[int, ...] = (),
     confidence: float | None = None,
 ) -> None:
+    """Require gradients to be exact within their bounds; a message has their name."""
     gradients = target.gradients(problem, cuts=cuts)
     expected = problem.solve_gradients(confidence=confidence)
     for name, got in gradients.items():
@@ -64,7 +66,7 @@ def gradient_value(target: CheckedTarget, problem: Problem) -> None:
     which tokens a term lacks: loop backwards over the same chunks, a shorter last one
     included.
     """
-    _require_gradients(target, problem, "the gradient of the {name} is wrong")
+    require_gradients(target, problem, "the gradient of the {name} is wrong")
 
 
 @check(
@@ -83,7 +85,7 @@ def gradient_on_random_reals(target: CheckedTarget, problem: Problem) -> None:
     `dk`, `dv` and the gradient of the state in float32, and round once.
     """
     message = "the error of the gradient of the {name} is larger than rounding makes it"
-    _require_gradients(target, problem, message, confidence=CONFIDENCE)
+    require_gradients(target, problem, message, confidence=CONFIDENCE)
 
 
 @check(
@@ -144,7 +146,7 @@ def gradient_of_state(target: CheckedTarget, problem: Problem) -> None:
         return
     target.split(problem, cuts)
     message = f"the gradient of the {{name}}, cut at {listed(cuts)}, is wrong"
-    _require_gradients(target, problem, message, cuts=cuts)
+    require_gradients(target, problem, message, cuts=cuts)
 
 
 def _smooth(problem: Problem) -> bool:

@@ -1,8 +1,13 @@
 """Laws of the state: value, handover between segments, merging, drift."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from linkern.oracle import Bounded
 from linkern.testing.checks.assertions import CheckedTarget
 from linkern.testing.checks.findings import Violation, listed
 from linkern.testing.checks.registry import (
@@ -23,13 +28,22 @@ from linkern.testing.problems.mixture import any_problem, of_sort, provable
 from linkern.testing.problems.problem import Problem
 from linkern.testing.target.protocol import in_float64
 
-__all__ = ["decoding", "state_drift", "state_merge", "state_split", "state_value"]
+__all__ = [
+    "decoding",
+    "final_states",
+    "state_drift",
+    "state_merge",
+    "state_split",
+    "state_value",
+]
+
+Real = NDArray[Any]
 
 # Most tokens decoded one by one, and of an interpreted kernel, whose calls are slow.
 _DECODED, _INTERPRETED = 24, 6
 
 _stateful = any_of(not_causal, no_state)
-_stateless = any_of(not_causal, no_final_state)
+stateless = any_of(not_causal, no_final_state)
 
 
 def _cut_problems(scope: Scope) -> st.SearchStrategy[Problem]:
@@ -97,7 +111,7 @@ def decoding(target: CheckedTarget, problem: Problem) -> None:
     "the state is the sum over the tokens: memory of k v^T, normalizer of k",
     problems=any_problem,
     judges=provable,
-    unless=_stateless,
+    unless=stateless,
     in_outputs=False,
     share=0.5,
     kind="state",
@@ -109,10 +123,35 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
     the scale, which belongs to the reading, and in the accumulator's dtype. If a
     narrower state is meant, declare `state_dtype`.
     """
+    for name, got, bounded, stored in final_states(target, problem):
+        message = f"the {name} after the last token is wrong"
+        target.require_within(got, bounded, problem, message, stored)
+
+
+def final_states(
+    target: CheckedTarget, problem: Problem
+) -> Iterator[tuple[str, Real, Bounded, str]]:
+    """Yield what a target returns as its final state, and what is exact.
+
+    Parameters
+    ----------
+    target : CheckedTarget
+        It is called once.
+    problem : Problem
+        The inputs of the call.
+
+    Yields
+    ------
+    str
+        ``memory``, then ``normalizer`` where there is one.
+    array, Bounded
+        What came back, and the exact one.
+    str
+        The dtype that it is stored in.
+    """
     scope = problem.scope
     precisions = scope.contract.precisions(scope.dtype)
     dtypes = (precisions.state, precisions.normalizer)
-    names = ("memory", "normalizer")
     states = target.states(problem)
     expected = kept_over(scope.operator, states, problem.solve_state())
     if len(scope.operator.state) > 1 and scope.normalised and len(states) == 1:
@@ -122,17 +161,16 @@ def state_value(target: CheckedTarget, problem: Problem) -> None:
         if scope.operator.log_normalizer:
             reason = "it returns a memory without the logarithm that it is divided by"
             raise DoesNotApply(skipped(reason, "return it after the memory"))
+    names = ("memory", "normalizer")
     for name, got, bounded, dtype in zip(names, states, expected, dtypes, strict=False):
-        message = f"the {name} after the last token is wrong"
-        stored = dtype or precisions.accumulator
-        target.require_within(got, bounded, problem, message, stored)
+        yield name, got, bounded, dtype or precisions.accumulator
 
 
 @check(
     "states add up: that of two spans is the sum of those of each alone",
     problems=_cut_problems,
     judges=provable,
-    unless=any_of(_stateless, not_mergeable),
+    unless=any_of(stateless, not_mergeable),
     share=0.2,
     in_outputs=False,
     relation=True,

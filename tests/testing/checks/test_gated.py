@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import linkern
 from linkern.testing import CHECKS, UsageError, run
 from linkern.testing.api import plan_of, report_of, reports
 from linkern.testing.errors import INAPPLICABLE
@@ -198,6 +199,35 @@ def test_a_default_that_is_not_neutral_is_found():
         return kda(q, k, v, g, beta, scale=scale, initial_state=initial_state)
 
     assert fails(half, "kda", "option_neutrality")
+
+
+def test_a_default_that_is_wrong_in_the_state_alone_is_found():
+    def kept(q, k, v, g=None, beta=None, *, scale=None, initial_state=None):
+        output, state = kda(q, k, v, g, beta, scale=scale, initial_state=initial_state)
+        return output, 0.5 * state if beta is None else state
+
+    message = "without its beta the memory after the last token"
+    assert fails(kept, "kda", "option_neutrality", message)
+    assert judge(kept, "kda", "state_value")["state_value"].verdict == "passed"
+
+
+def test_a_default_that_is_wrong_in_a_gradient_alone_is_found():
+    def kernel(q, k, v, g=None, beta=None, *, scale=None):
+        return linkern.kda(q, k, v, g, beta, scale=scale).output
+
+    def halved(do, q, k, v, g=None, beta=None, *, scale=None):
+        _, pullback = linkern.vjp(linkern.kda, q, k, v, g, beta, scale=scale)
+        found = pullback(do)
+        names = ("query", "key", "value", "log_decay", "beta")
+        found["query"] = found["query"] * (0.5 if beta is None else 1.0)
+        return [found.get(name) for name in names]
+
+    kernel.vjp = halved
+    message = "without its log_decay, beta the gradient of the query"
+    checks = "option_neutrality", "gradient_value"
+    found = judge(kernel, "kda", *checks, dtypes=("float64",))
+    assert found["option_neutrality"].message.startswith(message)
+    assert found["gradient_value"].verdict == "passed"
 
 
 def test_a_state_that_is_clipped_is_found():
