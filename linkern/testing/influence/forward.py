@@ -107,18 +107,24 @@ def _unusual(scope: Scope, sizes: Sizes, rng: np.random.Generator) -> Iterator[P
 
 def _omitted(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes without one of the optional inputs, then with other scales."""
-    taken = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
     sizes = [(70, 6, 70), (20, 11, 20), (20, 8, 20), (1, 4, 4), (1, 5, 5)]
     if scope.few_shapes:
         sizes = [(FIXED, 8, FIXED + 9), (20, 11, 20)]
     for length, key_dim, value_dim in sizes:
         made = product_scene(scope, (1, 2, length, key_dim, value_dim), rng)
-        for one in scope.operator.inputs:
-            name = taken.get(one.name)
-            if one.optional and name is not None and name not in scope.interface.needed:
-                yield made.without(one.name)
+        yield from _without_each(made)
         for scale in scope.scales[1:]:
             yield made.scaled(scale)
+
+
+def _without_each(made: Problem) -> Iterator[Problem]:
+    """Yield a scene without one of the optional inputs that a target takes."""
+    scope = made.scope
+    taken = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
+    for one in scope.operator.inputs:
+        name = taken.get(one.name)
+        if one.optional and name is not None and name not in scope.interface.needed:
+            yield made.without(one.name)
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
@@ -128,6 +134,8 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     yield product_scene(scope, (1, 3, 128, 4, 16), rng)
     yield dense_scene(scope, (2, 3, 48, 5, 8), rng)
     yield dense_scene(scope, (1, 2, 40, 6, 6), rng)
+    if not scope.few_shapes:
+        yield from _without_each(product_scene(scope, (1, 2, 45, 5, 45), rng))
     for length in (1, 9):
         yield product_scene(scope, (1, 2, length, 4, 4), rng)
     if scope.operator.keeps_keys:

@@ -194,6 +194,20 @@ def test_what_is_besides_the_output_is_observed_after_the_maps(name):
     assert words in observed.sentence
 
 
+def test_sizes_that_no_map_has_are_observed_after_the_maps():
+    def kernel(query, key, value, log_decay, beta):
+        output = linkern.gated_delta_product(query, key, value, log_decay, beta).output
+        odd = key.shape[-2] // query.shape[-2] in (3, 5)
+        return output * np.where(odd, 0.5, 1.0).astype(output.dtype)
+
+    target, scope = opened(kernel, "gated_delta_product")
+    assert observed_before(target, scope) is None
+    observed = observed_after(target, scope)
+    assert observed.name == "depends_on_sizes"
+    words = "returns a wrong output for numbers of keys for each token of 3, 5"
+    assert observed.sentence.startswith(words)
+
+
 def subtracting_sums(query, key, value, log_decay):
     """Return gated attention whose decays are differences of sums over all tokens."""
     sums = np.cumsum(log_decay, axis=-1)

@@ -15,16 +15,20 @@ from linkern.testing.checks.packed import not_packed
 from linkern.testing.diagnosis.behaviours.broken_laws import broken_law
 from linkern.testing.diagnosis.behaviours.finiteness import not_finite
 from linkern.testing.diagnosis.behaviours.histories import agrees, kept_between_calls
+from linkern.testing.diagnosis.behaviours.sizes import (
+    REFUSED,
+    refused_sizes,
+    wrong_sizes,
+)
 from linkern.testing.diagnosis.behaviours.slopes import slope_at_zero
 from linkern.testing.diagnosis.calm import SIZES, calm_call
 from linkern.testing.diagnosis.diagnosis import Diagnosis
-from linkern.testing.diagnosis.sizes import in_words
 from linkern.testing.errors import DoesNotApply, TargetRaised
 from linkern.testing.influence.scenes import carrier
 from linkern.testing.problems.context import Scope
 from linkern.testing.problems.generators import real_problem
 from linkern.testing.problems.problem import Problem
-from linkern.testing.problems.shapes import Sizes, nearest_shape
+from linkern.testing.problems.shapes import nearest_shape
 from linkern.testing.target.process import Target
 from linkern.testing.target.protocol import Call, in_float64
 
@@ -38,21 +42,6 @@ __all__ = [
 ]
 
 Observe = Callable[[Target, Scope], Diagnosis | None]
-# Sizes of one axis each, which calls try one after the other; the first two alone
-# where each shape is compiled.
-LONG = (100, 128, 130, 192, 256)
-TRIED = {
-    "lengths": (2, (17, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 47, 48, 64, 65, 96, *LONG)),
-    "key dimensions": (3, (4, 1, 2, 3, 8, 12, 16, 17, 24, 32, 48, 64, 65, 128, 136)),
-    "value dimensions": (4, (5, 1, 2, 4, 8, 12, 16, 17, 24, 32, 48, 64, 65, 128, 136)),
-    "numbers of heads": (1, (2, 1, 3, 4)),
-    "batch sizes": (0, (1, 2, 3, 4)),
-}
-REFUSED = (1, 2, 17, 4, 5)
-# The most features and numbers of the memory in a call that tries a size: of products
-# of channels, a kernel or the oracle may hold many times as many.
-MOST_NUMBERS = 2**20
-AXES = ("batch", "heads", "length", "key_dim", "value_dim")
 # Names of outputs with swapped axes.
 SWAPPED = (
     ("output_transposed", "last two axes", (-2, -1)),
@@ -79,13 +68,15 @@ def observed_before(target: Target, scope: Scope) -> Diagnosis | None:
     TargetDied
         If the target crashed or hung.
     """
-    return _first((_form, kept_between_calls, _refusals), target, scope)
+    return _first((_form, kept_between_calls, refused_sizes), target, scope)
 
 
 def observed_after(target: Target, scope: Scope) -> Diagnosis | None:
     """Return the behaviour of a target whose maps are right."""
     return _first(
-        (_dtype, not_finite, broken_law, slope_at_zero, _numbers), target, scope
+        (_dtype, not_finite, broken_law, slope_at_zero, _numbers, wrong_sizes),
+        target,
+        scope,
     )
 
 
@@ -126,48 +117,6 @@ def _form(target: Target, scope: Scope) -> Diagnosis | None:
         sentence = f"returns the shape {reply.shape} instead of {reply.expected_shape}"
         return Diagnosis("returns_other_shape", sentence, np.inf)
     return None
-
-
-def _refusals(target: Target, scope: Scope) -> Diagnosis | None:
-    """Observe the allowed sizes on which a target raises, or loses an axis."""
-    observed = []
-    for noun, (axis, sizes) in TRIED.items():
-        raised: dict[int, str] = {}
-        reshaped: dict[int, str] = {}
-        tried = set()
-        for size in sizes[: 2 if scope.few_shapes else None]:
-            b, h, t, k, v = (size if i == axis else n for i, n in enumerate(REFUSED))
-            wanted = (b, h, t, k, v)
-            if _too_large(scope, wanted):
-                continue
-            problem = calm_call(scope, wanted)
-            actual = getattr(problem.shape, AXES[axis])
-            tried.add(actual)
-            try:
-                reply = target.call(Call(problem.inputs))
-            except TargetRaised as error:
-                raised[actual] = str(error)
-                continue
-            if reply.output is not None and reply.shape != reply.expected_shape:
-                reshaped[actual] = f"{reply.shape} in place of {reply.expected_shape}"
-        for failed, verb, name, on_one in (
-            (raised, "raises", "raises", "raises_on_one_token"),
-            (reshaped, "returns another shape", *("returns_other_shape",) * 2),
-        ):
-            if failed:
-                where, declared = in_words(noun, failed, tried)
-                sentence = f"{verb} on {where}: {failed[min(failed)]}"
-                said = on_one if where == "one token" else name
-                refusal = Diagnosis(said, sentence, np.inf, declared)
-                observed.append((failed.keys() == tried, refusal))
-    return min(observed, key=lambda one: one[0], default=(True, None))[1]
-
-
-def _too_large(scope: Scope, sizes: Sizes) -> bool:
-    """Return True if a call of about these sizes has very many features."""
-    shape = nearest_shape(scope, sizes)
-    features, memory = shape.numbers_per_token(scope.operator)
-    return max(shape.length, shape.keys) * features + memory > MOST_NUMBERS
 
 
 def _numbers(target: Target, scope: Scope) -> Diagnosis | None:
