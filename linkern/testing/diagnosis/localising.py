@@ -362,11 +362,11 @@ def _products(maps: Maps) -> Maps:
 def _chunks(place: IndexSet | None) -> tuple[int | None, ...]:
     """Return the sizes of chunks to try for a place; None where it tells of none.
 
-    A place that names a size has that one. Where a place begins at token n, chunks have
+    A place that names sizes has those. Where a place begins at token n, chunks have
     n tokens, or half as many: a state that is overwritten holds two of them.
     """
-    if place is None or place.chunk is not None:
-        return (place.chunk if place else None,)
+    if place is None or place.chunks:
+        return place.chunks if place else (None,)
     data = place.atoms[0].data if len(place.atoms) == 1 and not place.also else {}
     begins = data.get("of") in ("row", "source") and "counted" not in data
     size = data.get("at_least", 1) if begins else 1

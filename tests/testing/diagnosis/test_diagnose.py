@@ -1244,3 +1244,55 @@ def test_a_clamp_is_told_of_weights_that_are_hidden_or_0_without_it():
     kernel = recurrence("simple_gla", decays=clamped, chunk=32)
     diagnosis = diagnosed(kernel, "simple_gla")
     assert diagnosis.by_what == "exp(-10 - sum of log_decay over (source, row])"
+
+
+def test_a_clamp_is_found_where_hardly_any_number_fits():
+    """The weights of decays of -20 are exp(-10): of the limits near it, few are."""
+
+    def kernel(query, key, value, log_decay, beta):
+        limited = np.maximum(log_decay, -10.0)
+        return linkern.oja(query, key, value, limited, beta).output
+
+    words = (
+        "the output is as with `log_decay clamped at -10 from below` where log_decay"
+    )
+    assert diagnosed(kernel, "oja").sentence.startswith(words)
+
+
+def without_blocks_between(log_decay):
+    """Return decays that lack those of whole blocks of 16 between row and source.
+
+    Those to the last row, with which the chunk is carried on, are right.
+    """
+    between, since = decays_between(log_decay)
+    row = np.arange(between.shape[-3])
+    block = row // 16
+    total = np.cumsum(log_decay, axis=-2)
+    first, end = 16 * block, np.minimum(16 * block + 16, len(block)) - 1
+    skipped = total[..., first - 1, :][..., :, None, :] - total[..., None, end, :]
+    apart = (block[:, None] - block >= 2) & (row[:, None] < row[-1])
+    apart = apart[..., None]
+    return between * np.exp(-np.where(apart, skipped, 0.0)), since
+
+
+def test_a_factor_by_the_smaller_of_two_chunks_is_named():
+    kernel = recurrence("gla", decays=without_blocks_between, chunk=64)
+    diagnosis = diagnosed(kernel, "gla")
+    assert diagnosis.by_what == "exp(-sum of log_decay over the chunks between)"
+
+
+def test_a_default_that_is_made_after_padding_is_named():
+    """The rate of tokens of zeros is one: they follow the momentum."""
+
+    def kernel(query, key, value, log_alpha, log_mu, beta=None, eta=None):
+        inputs = query, key, value, log_alpha, log_mu, beta, eta
+        result = linkern.momentum_delta_rule(*inputs)
+        memory = result.state.memory
+        if beta is None:
+            half = memory.shape[-2] // 2
+            memory = memory.copy()
+            memory[..., :half, :] += -query.shape[2] % 32 * memory[..., half:, :]
+        return result.output, memory
+
+    diagnosis = diagnosed(kernel, "momentum_delta_rule", returns_state=True)
+    assert diagnosis.by_what == "zeros counted as tokens, up to a multiple of 32"

@@ -154,6 +154,21 @@ def test_a_factor_of_one_part_is_named() -> None:
     assert all(holds(factor, one, ~one.silent) for one in maps)
 
 
+def of_whole_chunks(problem: Any) -> Any:
+    kept = problem.cotangent.copy()
+    kept[:, :, problem.length // 16 * 16 :] = 0
+    return replace(problem, cotangent=kept).solve_gradients()["bonus"].output
+
+
+def test_rows_that_a_sum_lacks_are_those_of_each_length() -> None:
+    """The first 16 rows hold of what is wrong, but not of what is right."""
+    maps = maps_of("rwkv6", "bonus", of_whole_chunks)
+    factor = other_gradient(maps)
+    assert factor is not None
+    assert factor.text == "that of the whole chunks of 16 rows alone"
+    assert all(holds(factor, one, ~one.silent) for one in maps)
+
+
 @pytest.mark.parametrize(("words", "entry"), [("first", 0), ("last", -1)])
 def test_a_sum_of_one_batch_entry_is_named(words: str, entry: int) -> None:
     def changed(problem: Any) -> Any:

@@ -5,11 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from linkern.oracle import Bounded
 from linkern.testing.influence.maps import Real
 from linkern.testing.problems.expected import OracleCall
+from linkern.testing.problems.problem import Problem
 
 __all__ = [
     "Change",
+    "Gradient",
     "Values",
     "axes_of",
     "keys_per_query",
@@ -22,6 +25,8 @@ __all__ = [
 ]
 
 Inputs = Mapping[str, Real | None]
+# Returns a gradient of an input in a problem, and how far rounding may move it.
+Gradient = Callable[[Problem, str], Bounded]
 Change = Callable[[OracleCall], OracleCall]
 Values = Callable[[OracleCall, Real], Real | None]
 

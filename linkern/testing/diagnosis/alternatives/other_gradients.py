@@ -1,28 +1,27 @@
-"""Gradients in place of the right ones: without a part, over heads, of another input.
+"""Gradients in place of the right ones: without a part, sums, those of another input.
 
 A key that is written and erased along has two ways back, of which a backward pass may
 lose one, or a factor of one. Each is the oracle's gradient without what comes back to
 one operand of an operation; no product of quantities is a sum of ways through it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from linkern.oracle import Bounded
-from linkern.testing.diagnosis.alternatives.changes import Change
+from linkern.testing.diagnosis.alternatives.changes import Change, Gradient
+from linkern.testing.diagnosis.alternatives.gradient_sums import other_sums, ungrouped
 from linkern.testing.diagnosis.alternatives.other_states import of_other_states
 from linkern.testing.diagnosis.alternatives.parts import other_parts
 from linkern.testing.diagnosis.alternatives.replacements import replacements
 from linkern.testing.diagnosis.alternatives.row_memories import row_memories
-from linkern.testing.diagnosis.factors.factor import Factor, by_rule, tolerance
+from linkern.testing.diagnosis.factors.factor import Factor, by_rule, holds, tolerance
 from linkern.testing.diagnosis.factors.products import product_of
-from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.gradient_places import DENOMINATOR, INSIDE, NAMES
 from linkern.testing.influence.maps import AXES, Index, InfluenceMap, Real
 from linkern.testing.influence.scenes import per_token
@@ -31,9 +30,6 @@ from linkern.testing.problems.forms import form_of
 from linkern.testing.problems.problem import Problem
 
 __all__ = ["other_gradient"]
-
-# Returns a gradient of an input in a problem, and how far rounding may move it.
-Gradient = Callable[[Problem, str], Bounded]
 
 # Parts of gradients by the operand that they come back to: of the recurrence, or of the
 # quotient of two.
@@ -47,27 +43,10 @@ PARTS = {
     "denominator": "its part through the denominator",
     "sums": "its part through the sums of weights",
 }
-# Axes over which a gradient may be added up or averaged.
-OVER = {"heads": "gh", "the batch": "b"}
-# Heads of values whose gradients may be added up, or left, for those that share a row,
-# by the numbers of heads of queries and of values.
-GROUPS: dict[str, Callable[[int, int], Index]] = {
-    "its sum over heads h of values with the same h % H": (
-        lambda shared, every: np.arange(every).reshape(-1, shared).T
-    ),
-    "that of the first head of every group": (
-        lambda shared, every: np.arange(every).reshape(shared, -1)[:, :1]
-    ),
-    "that of the last head of every group": (
-        lambda shared, every: np.arange(every).reshape(shared, -1)[:, -1:]
-    ),
-}
-# Batch entries that may be left of a sum over the batch.
-ENTRIES = {"first": 0, "last": -1}
 # What a gradient may be with the product of another input and its gradient.
 WITH_PRODUCT = {"its sum with": 1, "it less": -1}
 # Entries that tell a map, multiple of rounding that entries may be off, bits of words.
-TELLING, SLACK, COST = 24, 4.0, 10.0
+TELLING, SLACK, COST = 12, 4.0, 10.0
 # Part of the error that hardly matters.
 CLOSE = 0.02
 # Coordinates of entries in several calls or sequences, of which no oracle call is one.
@@ -82,14 +61,19 @@ def other_gradient(maps: Sequence[InfluenceMap]) -> Factor | None:
     maps : sequence of InfluenceMap
         Maps of one gradient with wrong entries, those on fresh inputs among them.
     """
-    known = [one.part(one.wrong) for one in maps if one.wrong.any() and _is_whole(one)]
-    known.sort(key=lambda one: one.exact.size)
+    whole = [one for one in maps if one.wrong.any() and _is_whole(one)]
+    known = sorted((x.part(x.wrong) for x in whole), key=lambda one: one.exact.size)
     if sum(one.exact.size for one in known) < TELLING:
         return None
+    partly = None
     for kind, words, gradient in _candidates(known[0].problem, _name(known[0])):
         if all(_holds(gradient, one) for one in known):
-            rule = partial(_predicted, gradient)
-            return by_rule(kind, words, rule, COST)
+            factor = by_rule(kind, words, partial(_predicted, gradient), COST)
+            if all(holds(factor, one, ~one.silent) for one in whole):
+                return factor
+            partly = partly or factor
+    if partly is not None:
+        return partly
     others = _of_other_states, _within_part, _of_other_calls
     return next(filter(None, (other(known) for other in others)), None)
 
@@ -172,26 +156,12 @@ def _with_part(part: str, factor: Factor, one: InfluenceMap) -> Real:
 
 def _candidates(problem: Problem, name: str) -> Iterator[tuple[str, str, Gradient]]:
     """Yield the kind of a factor, its words, and the gradient that it stands for."""
-    shape, axes = problem.inputs[name].shape, problem.scope.operator.input(name).axes
+    shape = problem.inputs[name].shape
     for other, x in problem.inputs.items():
         if other != name and x.shape == shape:
             yield "instead", f"the gradient of {other}", partial(_of_another, other)
-    for words, letters in OVER.items():
-        axis = next((axes.index(a) for a in letters if a in axes), None)
-        if axis is not None and shape[axis] > 1:
-            yield "instead", f"its sum over {words}", partial(_over, np.sum, axis)
-            yield "instead", f"its mean over {words}", partial(_over, np.mean, axis)
-    if problem.shape.groups > 1 and "h" in axes:
-        for words, chosen in GROUPS.items():
-            yield "instead", words, partial(_of_heads, chosen, axes.index("h"))
-    if "b" not in axes and problem.shape.batch > 1:
-        for words, entry in ENTRIES.items():
-            text = f"that of the {words} batch entry"
-            yield "instead", text, partial(_of_part, np.s_[entry])
-    if not {*"ts"} & {*axes}:
-        for words, rows in _some_rows(problem.length):
-            text = f"that of the {words} alone"
-            yield "instead", text, partial(_of_part, np.s_[:, :, rows])
+    for words, gradient in other_sums(problem, name):
+        yield "instead", words, gradient
     for part, words in PARTS.items():
         yield "partial", words, partial(_without, part)
     yield from _of_meanings(problem, name)
@@ -264,44 +234,6 @@ def _with_product(other: str, sign: int, problem: Problem, name: str) -> Bounded
     return Bounded(exact.output + sign * product, exact.bound + bound)
 
 
-def _over(
-    combine: Callable[..., Real], axis: int, problem: Problem, name: str
-) -> Bounded:
-    exact = problem.solve_gradients()[name]
-    both = (combine(x, axis=axis, keepdims=True) for x in (exact.output, exact.bound))
-    return Bounded(*(np.broadcast_to(x, exact.output.shape) for x in both))
-
-
-def _of_heads(
-    chosen: Callable[[int, int], Index], axis: int, problem: Problem, name: str
-) -> Bounded:
-    """Return gradients of heads of values, those of other heads for each of queries."""
-    sizes = problem.sizes
-    every = _ungrouped(problem).solve_gradients()[name]
-    heads = chosen(sizes["h"], sizes["g"])
-    both = (np.take(x, heads, axis).sum(axis + 1) for x in (every.output, every.bound))
-    return Bounded(*both)
-
-
-def _some_rows(length: int) -> Iterator[tuple[str, slice]]:
-    """Yield rows that may be left of a sum over chunks, and their words."""
-    for chunk in CHUNKS:
-        tail = length % chunk
-        if chunk < length:
-            yield f"first {chunk} rows", slice(chunk)
-            yield f"last chunk of {chunk} rows", slice(length - (tail or chunk), None)
-        if chunk < length and tail:
-            yield f"whole chunks of {chunk} rows", slice(length - tail)
-
-
-def _of_part(kept: Any, problem: Problem, name: str) -> Bounded:
-    """Return the gradient that a part of the cotangent makes."""
-    assert problem.cotangent is not None
-    cotangent = np.zeros_like(problem.cotangent)
-    cotangent[kept] = problem.cotangent[kept]
-    return replace(problem, cotangent=cotangent).solve_gradients()[name]
-
-
 def _without(part: str, problem: Problem, name: str) -> Bounded:
     # Asked for as a candidate, of each map, and again where a factor is to hold.
     return problem.recalled(
@@ -325,7 +257,7 @@ def _through_erases(problem: Problem) -> Real:
 
     An erase reads the decayed memory: the decay might be a factor of its key instead.
     """
-    problem, shape = _ungrouped(problem), problem.inputs["log_decay"].shape
+    problem, shape = ungrouped(problem), problem.inputs["log_decay"].shape
     for name, x in problem.inputs.items():
         axes = problem.scope.operator.input(name).axes
         if axes[-2:] != "tk" or x.shape[:3] != shape[:3] or name == "log_decay":
@@ -335,17 +267,6 @@ def _through_erases(problem: Problem) -> Real:
         if share.any():
             return np.asarray(share if len(shape) == share.ndim else share.sum(axis=-1))
     return np.zeros(shape)
-
-
-def _ungrouped(problem: Problem) -> Problem:
-    """Return the same problem with a head of each input for every head of values."""
-    groups, input_of = problem.shape.groups, problem.scope.operator.input
-    repeated = {
-        name: np.repeat(x, groups, axis=input_of(name).axes.index("h"))
-        for name, x in problem.inputs.items()
-        if groups > 1 and "h" in input_of(name).axes
-    }
-    return problem.with_inputs(**repeated) if repeated else problem
 
 
 def _name(one: InfluenceMap) -> str:

@@ -6,13 +6,14 @@ token alone, with the memory before it and the cotangent of the memory after it:
 with others, in all of a gradient or in the part that comes back to one operand.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from linkern.oracle import Bounded
+from linkern.testing.diagnosis.alternatives.changes import Gradient
 from linkern.testing.diagnosis.sizes import CHUNKS
 from linkern.testing.influence.maps import Index, Real
 from linkern.testing.problems.expected import of_declared
@@ -21,7 +22,6 @@ from linkern.testing.problems.problem import Problem
 __all__ = ["of_other_states"]
 
 States = tuple[Real, ...]
-Gradient = Callable[[Problem, str], Bounded]
 
 MEMORY = "with the memory {} in place of before the token"
 COTANGENT = "with the cotangent of the memory {} in place of after the token"

@@ -37,8 +37,9 @@ TELLING, COST = 24, 12.0
 # Part of the error that hardly matters, and that a first look may leave; multiple of
 # rounding that a limit may be off.
 CLOSE, ROUGH, SLACK = 0.02, 0.25, 4.0
-# Part of the error that is left after some steps, where a limit fits at all.
-PROMISING = 0.5
+# Part of the error that each digit of a limit may leave: of the first numbers none
+# needs to fit, and the next ones may be off by a factor of three.
+PROMISING = 1.0, 0.95, 0.5
 # Digits of a limit, and numbers that are tried for each of them.
 DIGITS, STEPS = 9, 13
 # Quantiles of an input that are tried as limits: most limits are close to its ends.
@@ -112,7 +113,7 @@ def _candidates(one: InfluenceMap) -> Iterator[tuple[str, Change, str]]:
         for digits in range(1, DIGITS + 1):
             errors = [_left(limited(float(limit)), one) for limit in grid]
             best = int(np.argmin(errors))
-            if errors[best] > (1 if digits == 1 else PROMISING):
+            if errors[best] > PROMISING[min(digits, len(PROMISING)) - 1]:
                 break
             number = float(f"{grid[best]:.{digits}g}")
             words = f"{name} clamped at {number:.4g} from {side}"

@@ -86,9 +86,14 @@ class IndexSet:
         return sum(atom.cost for atom in (*self.atoms, *self.also))
 
     @property
+    def chunks(self) -> tuple[int, ...]:
+        """The chunk sizes that it names."""
+        return tuple(dict.fromkeys(atom.chunk for atom in self.atoms if atom.chunk))
+
+    @property
     def chunk(self) -> int | None:
-        """The chunk size that it names."""
-        return next((atom.chunk for atom in self.atoms if atom.chunk), None)
+        """The first chunk size that it names."""
+        return next(iter(self.chunks), None)
 
     @property
     def is_exact(self) -> bool:
