@@ -40,7 +40,7 @@ from linkern.testing.diagnosis.index_sets.search import IndexSet
 from linkern.testing.diagnosis.localising import Finding, localise
 from linkern.testing.diagnosis.sentences import localised
 from linkern.testing.errors import OutOfTime, TargetRaised
-from linkern.testing.influence.forward import STAGES
+from linkern.testing.influence.forward import HANDED_ON, STAGES
 from linkern.testing.influence.gradient_maps import GRADIENT_STAGES
 from linkern.testing.influence.gradient_places import (
     DENOMINATOR,
@@ -242,8 +242,26 @@ class _Probe:
             wrong = [one.tensor for one in maps if one.wrong.any()]
             if wrong:
                 told = self._of_maps(stage, maps, wrong)
-                return self._of_keys(told) or told
+                return self._of_keys(told) or self._of_handed_on(told, maps) or told
         return None
+
+    def _of_handed_on(
+        self, told: Diagnosis, maps: list[InfluenceMap]
+    ) -> Diagnosis | None:
+        """Return what is wrong of the final states of calls that begin with a state.
+
+        Outputs are right in the second call of a sequence then, and in all later ones
+        they are wrong by no factor.
+        """
+        later = told.factor is None and told.where.startswith("spans from")
+        if not later or any(
+            (x.wrong & (x.coordinates["span"] < 2)).any() for x in maps
+        ):
+            return None
+        with self.clock.without(FOR_THE_REST):
+            states = self._maps(HANDED_ON)
+        names = [one.tensor for one in states if one.wrong.any()]
+        return self._of_maps(HANDED_ON, states, names) if names else None
 
     def _of_keys(self, told: Diagnosis) -> Diagnosis | None:
         """Return what is wrong of the keys in a state, where outputs have no formula.

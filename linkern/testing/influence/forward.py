@@ -30,7 +30,7 @@ from linkern.testing.problems.problem import Problem
 from linkern.testing.problems.shapes import Sizes
 from linkern.testing.problems.strategies import no_integers
 
-__all__ = ["STAGES"]
+__all__ = ["HANDED_ON", "STAGES"]
 
 # Kinds of features, and of gates, under which a shortcut shows that others hide.
 _KINDS_OF_FEATURES = ("tiny", "wide", "bigfirst")
@@ -145,6 +145,17 @@ def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
             yield product_scene(scope, sizes, rng, along=("key",))
 
 
+def _handed_on(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
+    """Yield scenes of which the final state is read, of one call and of the second."""
+    step = scope.contract.length_multiple_of
+    for length, key_dim in ((41, 5), (70, 6)):
+        made = product_scene(scope, (1, 2, length, key_dim, length), rng)
+        yield made
+        cut = 19 // step * step
+        if 0 < cut < made.length:
+            yield made.told(cuts=(cut,))
+
+
 def _cut(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
     """Yield scenes to be cut: inside a chunk, between chunks, more than once."""
     step = scope.contract.length_multiple_of
@@ -183,6 +194,17 @@ def _packed(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
                 yield made.told(packing=packing)
 
 
+# Final states of calls that begin with a state: if they are wrong, outputs are in the
+# call after the next one.
+HANDED_ON = stage(
+    "states of spans",
+    _handed_on,
+    state_maps,
+    one_token,
+    not_causal,
+    no_state,
+    wants_state=True,
+)
 STAGES = (
     stage("outputs", _outputs, output_maps),
     stage("omitted", _omitted, output_maps),

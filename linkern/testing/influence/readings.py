@@ -357,6 +357,8 @@ def state_maps(problem: Problem, reply: Reply) -> Iterator[InfluenceMap]:
         measured = shaped(state, bounded.output.shape)
         stored = dtype or precisions.accumulator
         places = _state_places(problem, tensor, measured.shape)
+        # That of a call which begins with a state, or of one without.
+        places["span"] = np.array(len(problem.knobs.get("cuts", ())))
         likely = bounded.bound
         table = Table(tensor, problem, measured, bounded, likely, stored, places)
         yield table.of()

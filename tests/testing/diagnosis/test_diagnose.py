@@ -1296,3 +1296,20 @@ def test_a_default_that_is_made_after_padding_is_named():
 
     diagnosis = diagnosed(kernel, "momentum_delta_rule", returns_state=True)
     assert diagnosis.by_what == "zeros counted as tokens, up to a multiple of 32"
+
+
+def test_a_state_that_is_wrong_after_an_initial_one_alone_is_told():
+    """Outputs are wrong in the call after the next one, and say less."""
+
+    def kernel(query, key, value, slots, initial_state=None):
+        result = linkern.abc(query, key, value, slots, initial_state=initial_state)
+        memory, weights = result.state
+        if initial_state is not None and value.shape[2]:
+            with np.errstate(divide="ignore"):
+                earlier = np.exp(initial_state.normalizer)
+                weights = np.log(np.exp(weights) - earlier)
+        return result.output, linkern.State(memory, weights)
+
+    diagnosis = diagnosed(kernel, "abc")
+    assert diagnosis.stage == "final state"
+    assert diagnosis.where == "spans from 1 on"
