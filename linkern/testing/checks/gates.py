@@ -65,16 +65,10 @@ _real = of_sort("reals", "random")
 
 
 def _omissible(scope: Scope) -> tuple[str, ...]:
-    """Return the optional inputs of a target."""
-    parameter_of = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
-    return tuple(
-        declared.name
-        for declared in scope.operator.inputs
-        if declared.optional
-        and not is_raw(scope.contract, declared)
-        and declared.name in parameter_of
-        and parameter_of[declared.name] not in scope.interface.needed
-    )
+    """Return the inputs that may be left out, but raw ones: none of them is neutral."""
+    operator, contract = scope.operator, scope.contract
+    names = scope.omissible
+    return tuple(name for name in names if not is_raw(contract, operator.input(name)))
 
 
 def _no_omissible(scope: Scope) -> Inapplicable | None:

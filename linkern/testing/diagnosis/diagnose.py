@@ -253,10 +253,9 @@ class _Probe:
         Outputs are right in the second call of a sequence then, and in all later ones
         they are wrong by no factor.
         """
-        later = told.factor is None and told.where.startswith("spans from")
-        if not later or any(
-            (x.wrong & (x.coordinates["span"] < 2)).any() for x in maps
-        ):
+        if told.factor is not None or not told.where.startswith("spans from"):
+            return None
+        if any((one.wrong & (one.coordinates["span"] < 2)).any() for one in maps):
             return None
         with self.clock.without(FOR_THE_REST):
             states = self._maps(HANDED_ON)

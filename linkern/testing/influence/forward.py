@@ -118,13 +118,9 @@ def _omitted(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:
 
 
 def _without_each(made: Problem) -> Iterator[Problem]:
-    """Yield a scene without one of the optional inputs that a target takes."""
-    scope = made.scope
-    taken = dict(zip(scope.operator.names, scope.interface.inputs, strict=False))
-    for one in scope.operator.inputs:
-        name = taken.get(one.name)
-        if one.optional and name is not None and name not in scope.interface.needed:
-            yield made.without(one.name)
+    """Yield a scene without one of the inputs that may be left out."""
+    for name in made.scope.omissible:
+        yield made.without(name)
 
 
 def _whole(scope: Scope, rng: np.random.Generator) -> Iterator[Problem]:

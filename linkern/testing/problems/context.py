@@ -63,6 +63,19 @@ class Scope:
         return self.interface.keywords - self.fixed
 
     @property
+    def omissible(self) -> tuple[str, ...]:
+        """The optional inputs that a target has a parameter with a default for."""
+        operator, interface = self.operator, self.interface
+        taken = dict(zip(operator.names, interface.inputs, strict=False))
+        return tuple(
+            one.name
+            for one in operator.inputs
+            if one.optional
+            and one.name in taken
+            and taken[one.name] not in interface.needed
+        )
+
+    @property
     def scales(self) -> tuple[str, ...]:
         """The scales that a call can have: as declared, its own default, others."""
         interface, name = self.interface, self.interface.scale

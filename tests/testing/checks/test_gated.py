@@ -217,17 +217,17 @@ def test_a_default_that_is_wrong_in_a_gradient_alone_is_found():
 
     def halved(do, q, k, v, g=None, beta=None, *, scale=None):
         _, pullback = linkern.vjp(linkern.kda, q, k, v, g, beta, scale=scale)
-        found = pullback(do)
+        gradients = pullback(do)
         names = ("query", "key", "value", "log_decay", "beta")
-        found["query"] = found["query"] * (0.5 if beta is None else 1.0)
-        return [found.get(name) for name in names]
+        gradients["query"] = gradients["query"] * (0.5 if beta is None else 1.0)
+        return [gradients.get(name) for name in names]
 
     kernel.vjp = halved
     message = "without its log_decay, beta the gradient of the query"
     checks = "option_neutrality", "gradient_value"
-    found = judge(kernel, "kda", *checks, dtypes=("float64",))
-    assert found["option_neutrality"].message.startswith(message)
-    assert found["gradient_value"].verdict == "passed"
+    results = judge(kernel, "kda", *checks, dtypes=("float64",))
+    assert results["option_neutrality"].message.startswith(message)
+    assert results["gradient_value"].verdict == "passed"
 
 
 def test_a_state_that_is_clipped_is_found():
